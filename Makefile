@@ -1,0 +1,55 @@
+# Every target sets up what it needs. PYTHON says which Python makes the virtual environment.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+# Where the real API server's programs are; may point at a folder shared by several clones.
+export KUBE_INFORMERS_ENVTEST_BIN ?= $(CURDIR)/hack/envtest/bin
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help .venv demo test check envtest-bin envtest update-parity long constraints clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[.a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
+
+.venv: .venv/.complete ## set up the virtual environment; nothing to do when it is current
+
+.venv/.complete: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "$(PYTHON) is Python " + sys.version.split()[0] + "; 3.11 or newer is needed: make PYTHON=python3.12 …")'
+	@echo "setting up .venv"
+	@$(PYTHON) -m venv .venv
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: .venv ## see the copier keep a target equal to its source, on the embedded API server
+	@$(BIN)/python -m informers.testing.demo
+
+test: check ## check, then unit, property and flow tests on the embedded API server, with branch coverage
+	$(PYTEST) -m "not real and not slow" --cov --cov-report=term
+
+check: .venv ## format, lint, types, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+envtest-bin: .venv ## build etcd, kube-apiserver, kube-controller-manager and kubectl (10 minutes, once)
+	@PYTHON=$(BIN)/python hack/envtest/build.sh "$(KUBE_INFORMERS_ENVTEST_BIN)"
+
+envtest: .venv ## flow and parity tests on the real API server that envtest-bin built
+	$(PYTEST) -m "real and not slow"
+
+update-parity: .venv ## record the real API server's answers anew, for the embedded one to be held against
+	UPDATE_PARITY=1 $(PYTEST) -m real tests/parity
+
+long: .venv ## tests that take many minutes, on both servers
+	$(PYTEST) -m slow --timeout=7200
+
+constraints: ## refresh the pinned versions of everything that development installs
+	@hack/update-constraints.sh "$(PYTHON)"
+
+clean: ## remove all that was made here: environment, built programs, caches
+	rm -rf .venv build dist *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf hack/envtest/bin hack/envtest/.go-bin
+	find informers controllers tests hack -name __pycache__ -prune -exec rm -rf {} +
