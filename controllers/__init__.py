@@ -1,0 +1,1 @@
+"""Programs on top of `informers`: a module here is a command of the same name."""

@@ -1,0 +1,1 @@
+"""Keep fields of objects equal to fields of other objects, as annotations say."""

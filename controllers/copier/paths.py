@@ -1,0 +1,565 @@
+r"""Paths into JSON documents: parse, print, read and write.
+
+`spec.replicas` is plain; `data.tls\.crt`, `data["tls.crt"]`, `data['tls.crt']` and `data[tls.crt]` say one key
+exactly; `[3]` is a list index and `[name=app]` the list element whose `name` is `app`.
+
+What surprises: a plain path has several readings, because the dots in it may belong to a key. Where there is a
+document, the reading with the longest keys that exist wins; below maps of strings (`data` of a ConfigMap, labels,
+annotations) the rest of a plain path is always one key. A path that has been read is a *place*: exact steps only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from controllers.copier.problems import RuleError, malformed
+from controllers.copier.values import Number, Plain, describe
+
+MAX_TEXT: Final = 1024
+MAX_STEPS: Final = 64
+MAX_INDEX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A plain word of a path; with its plain neighbours it may be part of one dotted key."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Exactly this key of a map."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The element of a list with this number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """The one element of a list whose `key` has this value; unquoted, a number or boolean may match too."""
+
+    key: str
+    value: str
+    quoted: bool = False
+
+
+Step: TypeAlias = Segment | Key | Index | Selector
+PlaceStep: TypeAlias = Key | Index | Selector
+Place: TypeAlias = tuple[PlaceStep, ...]
+# Maps of strings, by the keys that lead to them: a dotted key below them has one reading.
+StringMaps: TypeAlias = frozenset[tuple[str, ...]]
+
+NO_STRING_MAPS: Final[StringMaps] = frozenset()
+_ELSEWHERE: Final = ("", "")  # keys passed that lead to no map of strings
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A parsed path. `parse_path(str(path)) == path` for every path."""
+
+    steps: tuple[Step, ...]
+
+    def __str__(self) -> str:
+        return _format(self.steps)
+
+    @property
+    def weight(self) -> int:
+        """A number that is smaller for a path than for every path below it, in every reading of both."""
+        return sum(_words_in(step) for step in self.steps)
+
+
+def _words_in(step: Step) -> int:
+    return step.name.count(".") + 1 if isinstance(step, Key) else 1
+
+
+def show(place: Place) -> str:
+    """Print a place for people: plain where that is unambiguous (`spec.replicas`, `data["tls.crt"]`)."""
+    return _format(
+        tuple(Segment(step.name) if isinstance(step, Key) and _WORD.fullmatch(step.name) else step for step in place)
+    )
+
+
+# --- text --------------------------------------------------------------------------------------------------------
+
+_WORD: Final = re.compile(r"[A-Za-z0-9_/-]+")
+_SEGMENT: Final = re.compile(r"(?:[A-Za-z0-9_/-]|\\.)+", re.DOTALL)
+_BARE: Final = re.compile(r"[A-Za-z0-9_./-]+")
+_INDEX: Final = re.compile(r"0|[1-9][0-9]*")
+_DOUBLE_QUOTED: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"')
+_SINGLE_QUOTED: Final = re.compile(r"'((?:[^'\\]|\\['\\])*)'")
+_ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
+# Signs of the grammar may be named in an error; anything else could be a part of a value in the wrong place.
+_SIGNS: Final = frozenset(".[]=\"'\\*")
+
+
+def parse_path(text: str) -> Path:
+    """Read a path.
+
+    Raises `RuleError` (`MalformedRule`) with the position of the fault; the text itself is not quoted.
+    """
+    if len(text) > MAX_TEXT:
+        raise malformed(f"path: want at most {MAX_TEXT} characters, found {len(text)}")
+    if surrogate := _SURROGATE.search(text):
+        raise malformed(f"path: found half a character (a lone surrogate) at position {surrogate.start()}")
+    return Path(tuple(_PathReader(text).steps()))
+
+
+class _PathReader:
+    """Reads a path from left to right and knows where it is."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def steps(self) -> list[Step]:
+        found = [self._bracket() if self._take("[") else self._segment()]
+        while self._at < len(self._text):
+            if self._take("."):
+                found.append(self._segment())
+            elif self._take("["):
+                found.append(self._bracket())
+            else:
+                raise self._fault("'.' or '['")
+            if len(found) > MAX_STEPS:
+                raise malformed(f"path: want at most {MAX_STEPS} steps")
+        return found
+
+    def _segment(self) -> Step:
+        found = self._match(_SEGMENT)
+        if found is None:
+            raise self._fault("a key of letters, digits, '_', '-', '/'")
+        if "\\" in found[0]:
+            return Key(_ESCAPE.sub(r"\1", found[0]))
+        return Segment(found[0])
+
+    def _bracket(self) -> Step:
+        start = self._at
+        if (quoted := self._quoted()) is not None:
+            step: Step = Key(quoted)
+        elif (bare := self._match(_BARE)) is None:
+            raise self._fault("an index, a key or KEY=VALUE")
+        elif self._take("="):
+            step = self._selector(bare[0])
+        elif _INDEX.fullmatch(bare[0]):
+            step = self._index(bare[0])
+        elif bare[0].isdigit():
+            self._at = start
+            raise self._fault("an index without leading zeros; quote a key of digits")
+        else:
+            step = Key(bare[0])
+        if not self._take("]"):
+            raise self._fault("']'")
+        return step
+
+    def _index(self, digits: str) -> Index:
+        if len(digits) > len(str(MAX_INDEX)) or int(digits) > MAX_INDEX:
+            raise malformed(f"path: want an index of at most {MAX_INDEX}")
+        return Index(int(digits))
+
+    def _selector(self, key: str) -> Selector:
+        if key.isdigit():
+            raise self._fault("a key that is not digits only before '='")
+        if (quoted := self._quoted()) is not None:
+            return Selector(key, quoted, quoted=True)
+        value = self._match(_BARE)
+        if value is None:
+            raise self._fault("a value after '='; quote one with other characters")
+        return Selector(key, value[0])
+
+    def _quoted(self) -> str | None:
+        if found := self._match(_DOUBLE_QUOTED):
+            text = str(json.loads(found[0]))
+            if _SURROGATE.search(text):
+                raise self._fault("a quoted key without half a character (a lone surrogate)")
+            return text
+        if found := self._match(_SINGLE_QUOTED):
+            return _ESCAPE.sub(r"\1", found[1])
+        return None
+
+    def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        found = pattern.match(self._text, self._at)
+        if found:
+            self._at = found.end()
+        return found
+
+    def _take(self, sign: str) -> bool:
+        if not self._text.startswith(sign, self._at):
+            return False
+        self._at += len(sign)
+        return True
+
+    def _fault(self, wanted: str) -> RuleError:
+        char = self._text[self._at : self._at + 1]
+        found = "the end" if not char else repr(char) if char in _SIGNS else "another character"
+        return malformed(f"path at position {self._at}: want {wanted}, found {found}")
+
+
+def _format(steps: Sequence[Step]) -> str:
+    out: list[str] = []
+    for step in steps:
+        match step:
+            case Segment(text):
+                out.append(f".{text}" if out else text)
+            case Key(name):
+                out.append(f"[{json.dumps(name)}]")
+            case Index(number):
+                out.append(f"[{number}]")
+            case Selector(key, value, quoted):
+                out.append(f"[{key}={json.dumps(value) if quoted else value}]")
+    return "".join(out)
+
+
+def check_destination(path: Path) -> None:
+    """Raise `RuleError` (`MalformedRule`) for shapes that may be read but never written."""
+    for position, step in enumerate(path.steps):
+        if isinstance(step, Key) and re.fullmatch(r"-[0-9]+", step.name):
+            raise malformed(f"destination, step {position + 1}: an index from the end cannot be written")
+        if isinstance(step, Selector):
+            for name, _ in _keys_at(path.steps, position + 1, (), NO_STRING_MAPS):
+                if name == step.key:
+                    raise malformed(f"destination, step {position + 2}: this is the key by which the element is found")
+
+
+# --- readings ----------------------------------------------------------------------------------------------------
+
+
+def _keys_at(
+    steps: Sequence[Step], at: int, above: tuple[str, ...], string_maps: StringMaps
+) -> Iterator[tuple[str, int]]:
+    """Yield every key that the steps from `at` on may begin with, longest first, and where the steps go on."""
+    if at >= len(steps):
+        return
+    step = steps[at]
+    if isinstance(step, Key):
+        yield step.name, at + 1
+    elif isinstance(step, Segment):
+        end = at + 1
+        while end < len(steps) and isinstance(steps[end], Segment):
+            end += 1
+        words = [word.text for word in steps[at:end] if isinstance(word, Segment)]
+        if above in string_maps:
+            yield ".".join(words), end
+        elif _leads_to_string_map(steps, at, above, string_maps):
+            yield step.text, at + 1
+        else:
+            for count in range(len(words), 0, -1):
+                yield ".".join(words[:count]), at + count
+
+
+def _enter(above: tuple[str, ...], name: str, string_maps: StringMaps) -> tuple[str, ...]:
+    """Remember the keys passed as long as they may still lead to a map of strings."""
+    below = (*above, name)
+    return below if any(keys[: len(below)] == below for keys in string_maps) else _ELSEWHERE
+
+
+def _leads_to_string_map(steps: Sequence[Step], at: int, above: tuple[str, ...], string_maps: StringMaps) -> bool:
+    for keys in string_maps:
+        rest = keys[len(above) :]
+        if rest and keys[: len(above)] == above and tuple(map(_name_of, steps[at : at + len(rest)])) == rest:
+            return True
+    return False
+
+
+def _name_of(step: Step) -> str | None:
+    match step:
+        case Segment(text):
+            return text
+        case Key(name):
+            return name
+        case _:
+            return None
+
+
+def find(document: Plain, path: Path, string_maps: StringMaps = NO_STRING_MAPS) -> Place | None:
+    """Return the reading of `path` in which every step exists, longest keys first; None if there is none."""
+
+    def walk(node: Plain, at: int, place: Place, above: tuple[str, ...]) -> Place | None:
+        if at == len(path.steps):
+            return place
+        step = path.steps[at]
+        if isinstance(step, Index | Selector):
+            try:
+                child = _element(node, step)
+            except _StuckError:
+                return None
+            return walk(child, at + 1, (*place, step), _ELSEWHERE)
+        if isinstance(node, dict):
+            for name, following in _keys_at(path.steps, at, above, string_maps):
+                if name in node:
+                    found = walk(node[name], following, (*place, Key(name)), _enter(above, name, string_maps))
+                    if found is not None:
+                        return found
+        return None
+
+    return walk(document, 0, (), ())
+
+
+def locate(document: Plain, path: Path, string_maps: StringMaps = NO_STRING_MAPS) -> Place:
+    """Return the one place that `path` means in `document`, whether it exists there or not.
+
+    The reading that exists completely wins; without one, existing keys are taken longest first, and the rest is
+    split at every dot.
+    """
+    complete = find(document, path, string_maps)
+    if complete is not None:
+        return complete
+    place: list[PlaceStep] = []
+    above: tuple[str, ...] = ()
+    node, at = document, 0
+    while at < len(path.steps):
+        step = path.steps[at]
+        if isinstance(step, Index | Selector):
+            try:
+                node = _element(node, step)
+            except _StuckError:
+                node = None
+            place.append(step)
+            above, at = _ELSEWHERE, at + 1
+            continue
+        options = list(_keys_at(path.steps, at, above, string_maps))
+        inside = node if isinstance(node, dict) else {}
+        name, at = next(((name, after) for name, after in options if name in inside), options[-1])
+        node = inside.get(name)
+        place.append(Key(name))
+        above = _enter(above, name, string_maps)
+    return tuple(place)
+
+
+# --- reading and writing -----------------------------------------------------------------------------------------
+
+
+class _StuckError(Exception):
+    """A step that cannot be made: the reason if it is a source's, the reason if it is a destination's, and what was found."""
+
+    def __init__(self, source: str, destination: str, text: str) -> None:
+        super().__init__(text)
+        self.source = source
+        self.destination = destination
+        self.text = text
+
+
+class Absent:
+    """What stands at a place that does not exist: not even null."""
+
+
+ABSENT: Final = Absent()
+
+
+def _element(node: Plain, step: Index | Selector) -> Plain:
+    return _elements(node)[_position(node, step)]
+
+
+def _elements(node: Plain) -> list[Plain]:
+    if node is None:
+        raise _StuckError("SourcePathMissing", "ElementNotFound", "want a list, found nothing")
+    if not isinstance(node, list):
+        raise _StuckError("WrongContainer", "WrongContainer", f"want a list, found a {_sort_of(node)}")
+    return node
+
+
+def _position(node: Plain, step: Index | Selector) -> int:
+    elements = _elements(node)
+    if isinstance(step, Index):
+        if step.number >= len(elements):
+            size = f"{len(elements)} {'item' if len(elements) == 1 else 'items'}"
+            raise _StuckError("SourcePathMissing", "IndexOutOfRange", f"found a list of {size}")
+        return step.number
+    matching = [position for position, element in enumerate(elements) if is_selected(element, step)]
+    if not matching:
+        raise _StuckError("SourcePathMissing", "ElementNotFound", "no element of the list matches")
+    if len(matching) > 1:
+        raise _StuckError("ElementAmbiguous", "ElementAmbiguous", f"{len(matching)} elements of the list match")
+    return matching[0]
+
+
+def is_selected(element: Plain, selector: Selector) -> bool:
+    """Tell whether a list's element is the one that `selector` names."""
+    if not isinstance(element, dict):
+        return False
+    match element.get(selector.key):
+        case str() as text:
+            return text == selector.value
+        case bool() as flag:
+            return not selector.quoted and selector.value == ("true" if flag else "false")
+        case Number(text):
+            return not selector.quoted and selector.value == text
+        case _:
+            return False
+
+
+def _child(node: Plain, step: PlaceStep) -> Plain | Absent:
+    """Go one step; ABSENT for a key that is not there or a parent that is null."""
+    if isinstance(step, Index | Selector):
+        return _element(node, step)
+    if node is None:
+        return ABSENT
+    if not isinstance(node, dict):
+        hint = "; a list takes [0], not .0" if isinstance(node, list) and step.name.isdigit() else ""
+        raise _StuckError("WrongContainer", "WrongContainer", f"want a map, found a {_sort_of(node)}{hint}")
+    return node.get(step.name, ABSENT)
+
+
+def read(document: Plain, path: Path, string_maps: StringMaps = NO_STRING_MAPS) -> tuple[Plain, Place]:
+    """Return the value that `path` names in a source, and its place.
+
+    Raises `RuleError` (`SourcePathMissing`, `WrongContainer`, `ElementAmbiguous`) that names the failing step.
+    """
+    place = locate(document, path, string_maps)
+    node: Plain | Absent = document
+    for position, step in enumerate(place):
+        before = node
+        assert not isinstance(before, Absent)
+        try:
+            node = _child(before, step)
+        except _StuckError as stuck:
+            raise RuleError(stuck.source, _step_text(place, position, stuck.text)) from None
+        if isinstance(node, Absent):
+            hint = _near_key(before, place[position:])
+            raise RuleError("SourcePathMissing", _step_text(place, position, f"found nothing{hint}"))
+    assert not isinstance(node, Absent)
+    return node, place
+
+
+def check_writable(document: Plain, place: Place) -> None:
+    """Raise `RuleError` (`WrongContainer`, `IndexOutOfRange`, `Element…`) if nothing can be written at `place`."""
+    node: Plain = document
+    for position, step in enumerate(place):
+        try:
+            child = _child(node, step)
+        except _StuckError as stuck:
+            raise RuleError(stuck.destination, _step_text(place, position, stuck.text)) from None
+        node = None if isinstance(child, Absent) else child
+
+
+def look(document: Plain, place: Place) -> Plain | Absent:
+    """Return what stands at `place`, ABSENT if it is not there for whatever reason."""
+    node: Plain | Absent = document
+    for step in place:
+        try:
+            node = ABSENT if isinstance(node, Absent) else _child(node, step)
+        except _StuckError:
+            return ABSENT
+    return node
+
+
+def put(document: dict[str, Plain], place: Place, value: Plain) -> None:
+    """Write `value` at `place` into `document`; missing and null parents become maps.
+
+    Raises `RuleError` as `check_writable` does.
+    """
+    check_writable(document, place)
+    node: Plain = document
+    for step in place[:-1]:
+        if isinstance(step, Index | Selector):
+            node = _element(node, step)
+            continue
+        assert isinstance(node, dict)
+        if node.get(step.name) is None:
+            node[step.name] = {}
+        node = node[step.name]
+    last = place[-1]
+    if isinstance(last, Key):
+        assert isinstance(node, dict)
+        node[last.name] = value
+    else:
+        _elements(node)[_position(node, last)] = value
+
+
+def take(document: dict[str, Plain], place: Place) -> None:
+    """Remove what stands at `place`; nothing happens where nothing is."""
+    parent = look(document, place[:-1])
+    last = place[-1]
+    if isinstance(last, Key):
+        if isinstance(parent, dict):
+            parent.pop(last.name, None)
+    elif isinstance(parent, list):
+        try:
+            del parent[_position(parent, last)]
+        except _StuckError:
+            return
+
+
+def concrete(document: Plain, place: Place) -> tuple[str | int, ...]:
+    """Name the keys and list positions of a place that exists in `document`."""
+    found: list[str | int] = []
+    node: Plain | Absent = document
+    for step in place:
+        if isinstance(step, Key):
+            found.append(step.name)
+        else:
+            assert not isinstance(node, Absent)
+            found.append(_position(node, step))
+        node = ABSENT if isinstance(node, Absent) else _child(node, step)
+    return tuple(found)
+
+
+def _step_text(place: Place, position: int, text: str) -> str:
+    return f"step {position + 1} of {show(place)}: {text}"
+
+
+def _near_key(node: Plain, steps: Place) -> str:
+    """Hint at a key that was probably meant: the same in other case, or one with dots."""
+    if not isinstance(node, dict) or not isinstance(steps[0], Key):
+        return ""
+    wanted = steps[0].name
+    names = [step.name for step in steps if isinstance(step, Key)]
+    joined = {".".join(names[:count]) for count in range(2, len(names) + 1)}
+    for key in sorted(node):
+        if key.lower() == wanted.lower() or key in joined or ("." in key and key.startswith(f"{wanted}.")):
+            return f"; did you mean [{json.dumps(key)}]?"
+    return ""
+
+
+def _sort_of(node: Plain) -> str:
+    return describe(node).partition("(")[0]
+
+
+# --- overlap -----------------------------------------------------------------------------------------------------
+
+
+def may_overlap(one: Path, other: Path, string_maps: StringMaps = NO_STRING_MAPS) -> bool:
+    """Tell whether, in some reading of both, the paths are equal or one leads through the other."""
+    seen: set[tuple[int, int, tuple[str, ...]]] = set()
+
+    def walk(at: int, other_at: int, above: tuple[str, ...]) -> bool:
+        if at == len(one.steps) or other_at == len(other.steps):
+            return True
+        if (at, other_at, above) in seen:
+            return False
+        seen.add((at, other_at, above))
+        step, other_step = one.steps[at], other.steps[other_at]
+        if isinstance(step, Index | Selector) or isinstance(other_step, Index | Selector):
+            same_sort = not isinstance(step, Segment | Key) and not isinstance(other_step, Segment | Key)
+            # An index against a key: one of the two is wrong about the container, so nothing is ruled out.
+            return not same_sort or (not _are_apart(step, other_step) and walk(at + 1, other_at + 1, _ELSEWHERE))
+        other_keys: Mapping[str, int] = dict(_keys_at(other.steps, other_at, above, string_maps))
+        return any(
+            walk(after, other_keys[name], _enter(above, name, string_maps))
+            for name, after in _keys_at(one.steps, at, above, string_maps)
+            if name in other_keys
+        )
+
+    return walk(0, 0, ())
+
+
+def _are_apart(step: Step, other: Step) -> bool:
+    """Tell whether two steps into one list never reach the same element."""
+    match step, other:
+        case (Index(number), Index(second)):
+            return number != second
+        case (Selector(key, value), Selector(second_key, second_value)):
+            return key == second_key and value != second_value
+        case _:
+            return False

@@ -1,0 +1,65 @@
+"""Say what is wrong with a rule: a reason from a fixed list, the state it puts the rule in, and a text without values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+
+class State(StrEnum):
+    """How a rule is doing."""
+
+    SYNCED = "synced"
+    WAITING = "waiting"  # heals when something else changes
+    REFUSED = "refused"  # the rule or a flag must change
+    STALLED = "stalled"  # source, target or schema must change
+
+
+STATE_OF: Final[Mapping[str, State]] = {
+    "SourceMissing": State.WAITING,
+    "SourcePathMissing": State.WAITING,
+    "ConsentMissing": State.WAITING,
+    "UnknownKind": State.WAITING,
+    "SourceUnavailable": State.WAITING,
+    "MalformedRule": State.REFUSED,
+    "TooManyRules": State.REFUSED,
+    "AmbiguousKind": State.REFUSED,
+    "UnsupportedKind": State.REFUSED,
+    "OutOfScope": State.REFUSED,
+    "BorderClosed": State.REFUSED,
+    "SourceRefused": State.REFUSED,
+    "DeniedDestination": State.REFUSED,
+    "DuplicateDestination": State.REFUSED,
+    "SelfReference": State.REFUSED,
+    "TypeMismatch": State.STALLED,
+    "TooLarge": State.STALLED,
+    "WrongContainer": State.STALLED,
+    "IndexOutOfRange": State.STALLED,
+    "ElementNotFound": State.STALLED,
+    "ElementAmbiguous": State.STALLED,
+    "Invalid": State.STALLED,
+    "Immutable": State.STALLED,
+    "AdmissionDenied": State.STALLED,
+    "Forbidden": State.STALLED,
+    "NotPersisted": State.STALLED,
+}
+
+
+class RuleError(Exception):
+    """Say why a rule cannot deliver its value now; the text never holds a value, so it may be shown to anybody."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(f"{reason}: {text}")
+        self.reason = reason
+        self.text = text
+
+    @property
+    def state(self) -> State:
+        """The state a rule is in because of this."""
+        return STATE_OF[self.reason]
+
+
+def malformed(text: str) -> RuleError:
+    """Make the error for a rule that cannot be read."""
+    return RuleError("MalformedRule", text)

@@ -1,0 +1,182 @@
+"""Annotations become rules and problems, never an exception, and one bad rule disturbs no other."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controllers.copier.paths import Key, Segment, parse_path
+from controllers.copier.rules import MAX_RULES, PREFIX, BadRule, Rule, RuleSet, Source, has_rules, parse_rules
+from controllers.copier.values import Number, Value
+
+names = st.one_of(
+    st.text(max_size=20),
+    st.text("ab.-_", max_size=10).map(lambda text: f"{PREFIX}replace-{text}"),
+    st.sampled_from(["merge-a", "rules", "strategic-merge-a.b", "replace-", "replace", "allow-copy-to"]).map(
+        lambda text: PREFIX + text
+    ),
+)
+texts = st.one_of(
+    st.text(max_size=40),
+    st.text(max_size=20).map(lambda text: f"json:{text}"),
+    st.integers(0, 10**60).map(lambda number: f"json:{number}"),
+    st.sampled_from(["json:" + "[" * 5000, "secret:a/b:data", "a:b:c:d", "json:1e999999", " secret : a : b "]),
+)
+annotation_maps = st.dictionaries(names, texts, max_size=6)
+
+
+def everything(found: RuleSet) -> list[Rule | BadRule]:
+    return [*found.rules, *found.bad]
+
+
+def only(annotations: dict[str, str]) -> Rule | BadRule:
+    found = parse_rules({PREFIX + name: text for name, text in annotations.items()})
+    (each,) = everything(found)
+    return each
+
+
+def problem(name: str, text: str) -> str:
+    found = only({name: text})
+    assert isinstance(found, BadRule)
+    assert found.error.reason == "MalformedRule"
+    return found.error.text
+
+
+@given(annotation_maps)
+def test_any_annotations_give_rules_and_problems(annotations: dict[str, str]) -> None:
+    found = parse_rules(annotations)
+
+    ids = {each.id for each in everything(found)}
+    assert ids == {name.removeprefix(PREFIX) for name in annotations if name.startswith(PREFIX)} - {"allow-copy-to"}
+    assert bool(ids) is has_rules(annotations)
+
+
+@given(annotation_maps, names, texts)
+def test_one_more_entry_changes_nothing_about_the_others(annotations: dict[str, str], name: str, text: str) -> None:
+    annotations.pop(name, None)
+
+    before, after = parse_rules(annotations), parse_rules(annotations | {name: text})
+
+    assert set(map(repr, before.rules)) <= set(map(repr, after.rules))
+    assert {each.id: each.error.text for each in before.bad}.items() <= {
+        each.id: each.error.text for each in after.bad
+    }.items()
+
+
+@given(annotation_maps)
+def test_the_order_of_annotations_does_not_matter(annotations: dict[str, str]) -> None:
+    backwards = dict(reversed(annotations.items()))
+
+    assert parse_rules(annotations).rules == parse_rules(backwards).rules
+
+
+def test_both_value_forms_are_read() -> None:
+    found = parse_rules(
+        {
+            f"{PREFIX}replace-spec.template.data": " secret:cloud/master:data\n",
+            f"{PREFIX}replace-spec.replicas": "json: 3",
+            f"{PREFIX}allow-copy-to": "dev",
+            "other": "annotation",
+        }
+    )
+
+    replicas, data = found.rules
+    assert data.to == parse_path("spec.template.data")
+    assert data.origin == Source("secret", "cloud", "master", parse_path("data"))
+    assert replicas.origin == Value(Number("3"))
+    assert not found.bad
+
+
+def test_a_source_path_keeps_its_colons_inside_quotes() -> None:
+    rule = only({"replace-a": 'configmap:s:data["a:b"]'})
+
+    assert isinstance(rule, Rule)
+    assert isinstance(rule.origin, Source)
+    assert rule.origin.path.steps == (Segment("data"), Key("a:b"))
+
+
+@pytest.mark.parametrize("text", ["", "secret", "secret:x", "::", "secret::data", "secret:x:", ":x:data"])
+def test_a_short_value_says_what_is_wanted(text: str) -> None:
+    assert "want RESOURCE:INSTANCE:PATH or json:JSON, found" in problem("replace-data.a", text)
+
+
+def test_the_number_of_parts_found_is_told() -> None:
+    assert problem("replace-data.a", "configmap") == "want RESOURCE:INSTANCE:PATH or json:JSON, found 1 part"
+
+
+@pytest.mark.parametrize(
+    "name", ["merge-data", "strategic-merge-spec", "rules", "reload-x", "replace", "Replace-a", "x"]
+)
+def test_other_names_under_the_prefix_are_not_known_and_the_known_ones_are_listed(name: str) -> None:
+    text = problem(name, "json:{}")
+
+    assert "not known" in text
+    assert "replace-PATH" in text
+    assert "allow-copy-to" in text
+
+
+@pytest.mark.parametrize("name", ["replace-", "replace-.a", "replace-a.", "replace-a..b", "replace-a-", "replace-a_"])
+def test_a_name_that_holds_no_path_is_malformed(name: str) -> None:
+    problem(name, "json:1")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("cluster/ns/x:y:z", "configmap:c/n/x:data", "configmap:a b:data", "configmap:NS/x:data", "config map:x:data"),
+        *("configmap:../x:data", "configmap:n/..:data", "configmap:n/:data", "configmap:/x:data", "a..b:x:data"),
+        *("configmap:n/a%2fb:data", "-a:x:data", f"configmap:{'x' * 254}:data"),
+    ],
+)
+def test_what_cannot_be_a_kind_or_an_object_is_malformed(text: str) -> None:
+    problem("replace-data.a", text)
+
+
+def test_a_kind_in_the_order_of_urls_gets_a_hint() -> None:
+    assert "write deployments.v1.apps" in problem("replace-a", "apps/v1/deployments:x:spec")
+
+
+def test_what_is_no_path_is_reported_with_its_position_and_never_quoted() -> None:
+    text = problem("replace-data.a", "configmap:s:data[?hunter2 == `1`]")
+
+    assert "position 5" in text
+    assert "JMESPath is not known" in text
+    assert "hunter2" not in text
+
+
+def test_a_name_with_a_colon_gets_a_hint() -> None:
+    assert "holds a colon" in problem("replace-d", "clusterrole:system:node:rules")
+
+
+def test_a_malformed_constant_is_not_quoted() -> None:
+    text = problem("replace-data.a", "json:hunter2")
+
+    assert "position 0" in text
+    assert "hunter2" not in text
+
+
+def test_a_bad_rule_with_a_good_name_has_a_destination() -> None:
+    bad = only({"replace-data.c": "json:{"})
+
+    assert isinstance(bad, BadRule)
+    assert bad.to == parse_path("data.c")
+
+
+def test_the_same_rule_in_other_words_has_the_same_identity() -> None:
+    good, bad = only({"replace-a.b": "json:1"}), only({"replace-a.b": "json:"})
+
+    assert good.identity == bad.identity
+
+
+def test_too_many_rules_are_none() -> None:
+    limit = parse_rules({f"{PREFIX}replace-data.k{n}": "json:1" for n in range(MAX_RULES)})
+    beyond = parse_rules({f"{PREFIX}replace-data.k{n}": "json:1" for n in range(MAX_RULES + 1)})
+
+    assert len(limit.rules) == MAX_RULES
+    assert not beyond.rules
+    assert {each.error.reason for each in beyond.bad} == {"TooManyRules"}
+
+
+def test_printing_a_rule_shows_no_constant() -> None:
+    assert "hunter2" not in repr(only({"replace-a": 'json:"hunter2"'}))
