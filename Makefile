@@ -23,7 +23,7 @@ help: ## print this list
 	@touch $@
 
 demo: .venv ## see the copier keep a target equal to its source, on the embedded API server
-	@$(BIN)/python -m informers.testing.demo
+	@$(BIN)/python hack/demo.py
 
 test: check ## check, then unit, property and flow tests on the embedded API server, with branch coverage
 	$(PYTEST) -m "not real and not slow" --cov --cov-report=term

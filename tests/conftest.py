@@ -1,0 +1,117 @@
+"""What every test gets: no thread is left behind; a clock that moves when told; an API server, embedded or real.
+
+`server` runs a test twice, on the embedded server (`make test`) and on a real one (`make envtest`). `embedded` is for
+what only the embedded server can do, `envtest` for what only a real one does.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from informers.testing.clock import FakeClock
+    from informers.testing.envtest import Envtest
+    from informers.testing.servers import Server
+
+# How long a thread that was told to end may take.
+PATIENCE = 5.0
+ON_REAL = {"real", "envtest", "envtest_controllers"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by the server that they ask for, so that `-m real` and `-m "not real"` part them."""
+    for item in items:
+        asked = set(getattr(item, "fixturenames", ()))
+        if asked & ON_REAL:
+            item.add_marker(pytest.mark.real)
+        elif "embedded" in asked:
+            item.add_marker(pytest.mark.embedded)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left() -> Iterator[None]:
+    """Fail a test that leaves a thread behind, and name it."""
+    before = set(threading.enumerate())
+
+    yield
+
+    left = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in left:
+        thread.join(PATIENCE)
+        if thread.is_alive():
+            break
+    alive = sorted(thread.name for thread in left if thread.is_alive())
+    assert not alive, f"threads left behind: {', '.join(alive)}"
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """Time that stands still until the test moves it."""
+    from informers.testing.clock import FakeClock
+
+    return FakeClock()
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("embedded", marks=pytest.mark.embedded),
+        pytest.param("real", marks=pytest.mark.real),
+    ]
+)
+def server(request: pytest.FixtureRequest) -> Server:
+    """An API server with a fresh namespace: the test runs once on each kind."""
+    found: Server = request.getfixturevalue("embedded" if request.param == "embedded" else "real")
+    return found
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[Server]:
+    """An embedded API server of the test's own."""
+    from informers.testing.apiserver import APIServer
+    from informers.testing.servers import borrow
+
+    with APIServer() as running, borrow(running, tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def real(envtest: Envtest, tmp_path: Path) -> Iterator[Server]:
+    """The session's real API server, with a namespace of the test's own."""
+    from informers.testing.servers import borrow
+
+    with borrow(envtest, tmp_path) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def envtest(request: pytest.FixtureRequest) -> Iterator[Envtest]:
+    """A real API server for the whole run; nothing acts on its objects."""
+    yield from _running(request, controllers=False)
+
+
+@pytest.fixture(scope="session")
+def envtest_controllers(request: pytest.FixtureRequest) -> Iterator[Envtest]:
+    """A real API server with the usual controllers, for the whole run."""
+    yield from _running(request, controllers=True)
+
+
+def _running(request: pytest.FixtureRequest, *, controllers: bool) -> Iterator[Envtest]:
+    from informers.testing.envtest import Envtest, ProgramMissingError
+
+    try:
+        control_plane = Envtest(controllers=controllers)
+    except ProgramMissingError as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(error))
+    with control_plane:
+        yield control_plane
+        if request.session.testsfailed:
+            control_plane.keep_logs()
