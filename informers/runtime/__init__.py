@@ -1,0 +1,1 @@
+"""Acting on what the cache shows: queue, controllers, events, and the manager that owns the threads."""
