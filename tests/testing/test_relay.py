@@ -202,7 +202,7 @@ def test_slowed_answers_come_in_pieces(relay: Relay) -> None:
 def test_a_server_that_is_not_there_resets_the_client(relay: Relay, echo: Echo) -> None:
     echo.close()
 
-    with connect(relay) as sock, pytest.raises(ConnectionResetError):
+    with pytest.raises(ConnectionResetError), connect(relay) as sock:
         sock.recv(1)
 
 
