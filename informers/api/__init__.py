@@ -1,0 +1,1 @@
+"""Asking the API server: where it is, how to talk to it, what it serves."""
