@@ -1,0 +1,281 @@
+"""Decide what is kept of an object that came in: its exact bytes, less what nobody asked for.
+
+`managedFields` are cut out of the bytes, not decoded and encoded again, so numbers, escapes and the order of keys
+stay as the server wrote them. The surprising thing is how often the cut must be doubted: the same bytes can stand
+elsewhere in the object, or the key can be spelled with escapes; then a scanner finds the member by its place.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from informers import metrics
+from informers.cache.listwatch import Transform
+from informers.logs import Throttle, fields
+from informers.meta.objects import JSON, Bodies, Envelope, Object, decode_envelope
+from informers.meta.resources import GVR, ObjectRef
+
+_log = logging.getLogger(__name__)
+_transform_errors = metrics.counter(
+    "informers_transform_errors_total", "Objects kept as metadata because a transform raised", ("cluster", "resource")
+)
+
+
+class _MetadataManaged(msgspec.Struct, gc=False):
+    managedFields: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # noqa: N815 - the wire's word
+
+
+class _Managed(msgspec.Struct, gc=False):
+    metadata: _MetadataManaged = msgspec.field(default_factory=_MetadataManaged)
+
+
+class _RawMetadata(msgspec.Struct, gc=False):
+    metadata: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+_decode_managed: Final = msgspec.json.Decoder(_Managed).decode
+_decode_raw_metadata: Final = msgspec.json.Decoder(_RawMetadata).decode
+_decode_string: Final = msgspec.json.Decoder(str).decode
+_encode: Final = msgspec.json.encode
+
+_SPACE: Final = b" \t\r\n"
+# A string, or a bracket; what stands between two of them cannot begin or end a value that holds others.
+_STRING: Final = rb'"(?:[^"\\]|\\.)*"'
+_STRUCTURE: Final = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
+_SCALAR: Final = re.compile(_STRING + rb"|[^\s,\]}]+", re.DOTALL)
+
+
+class Keeper:
+    """Makes entries of one informer from received bytes.
+
+    Attributes:
+        kind: the kind of the objects; learnt from lists, or given for resources whose lists do not tell.
+    """
+
+    def __init__(
+        self,
+        gvr: GVR,
+        *,
+        cluster: str,
+        metadata_only: bool = False,
+        keep_managed_fields: bool = False,
+        transform: Transform | None = None,
+        bodies: Bodies,
+        throttle: Throttle,
+        kind: str = "",
+    ) -> None:
+        self.kind = kind
+        self._gvr = gvr
+        self._cluster = cluster
+        self._metadata_only = metadata_only
+        self._keep_managed_fields = keep_managed_fields
+        self._transform = transform
+        self._bodies = bodies
+        self._throttle = throttle
+        self._api_version = gvr.group_version
+        self._namespaces: dict[str, str] = {}  # one string for each namespace, however many objects are in it
+
+    def needs_kind(self) -> bool:
+        """Tell whether the kind must be found out, because answers will carry metadata alone."""
+        return self._metadata_only and not self.kind
+
+    def keep(self, raw: msgspec.Raw | bytes, envelope: Envelope) -> Object:
+        """Make the entry for one received object; nothing of it refers to the answer that it came in.
+
+        A transform that raises leaves the metadata.
+        """
+        if self._metadata_only:
+            return self.keep_metadata(raw, envelope)
+        data = self._strip(self._with_kind(bytes(raw), envelope))
+        obj = self._object(data, envelope)
+        return obj if self._transform is None else self._transformed(obj, envelope)
+
+    def keep_metadata(self, raw: msgspec.Raw | bytes, envelope: Envelope) -> Object:
+        """Make the entry for one received object, of its metadata alone."""
+        metadata = bytes(_decode_raw_metadata(raw).metadata)
+        return self._object(self._strip(b"%b%b}" % (self._head(envelope), metadata)), envelope)
+
+    def has_other_kind(self, envelope: Envelope) -> bool:
+        """Tell whether this is an object of another kind than this informer follows."""
+        kind = envelope.kind
+        if not kind or not self.kind or kind == self.kind:
+            return False
+        return kind != "PartialObjectMetadata"
+
+    def _strip(self, data: bytes) -> bytes:
+        return data if self._keep_managed_fields else without_managed_fields(data)
+
+    def _real_type(self, envelope: Envelope) -> tuple[str, str]:
+        if not envelope.kind or envelope.kind == "PartialObjectMetadata":
+            return self._api_version, self.kind
+        if envelope.kind == self.kind:
+            return envelope.api_version or self._api_version, self.kind
+        return envelope.api_version or self._api_version, envelope.kind
+
+    def _with_kind(self, data: bytes, envelope: Envelope) -> bytes:
+        """Put in `apiVersion` and `kind`, which items of a list leave out."""
+        if envelope.kind == "PartialObjectMetadata":
+            metadata = bytes(_decode_raw_metadata(data).metadata)
+            return b"%b%b}" % (self._head(envelope), metadata)
+        api_version, kind = self._real_type(envelope)
+        added = [] if envelope.api_version else [b'"apiVersion":%b' % _encode(api_version)]
+        if not envelope.kind and kind:
+            added.append(b'"kind":%b' % _encode(kind))
+        if not added:
+            return data
+        rest = data.lstrip(_SPACE)[1:]
+        return b"{%b,%b" % (b",".join(added), rest)
+
+    def _head(self, envelope: Envelope) -> bytes:
+        api_version, kind = self._real_type(envelope)
+        return b'{"apiVersion":%b,"kind":%b,"metadata":' % (_encode(api_version), _encode(kind))
+
+    def _object(self, data: bytes, envelope: Envelope) -> Object:
+        meta = envelope.metadata
+        namespace = ""
+        if meta.namespace:
+            namespace = self._namespaces.setdefault(meta.namespace, meta.namespace)
+            msgspec.structs.force_setattr(meta, "namespace", namespace)
+        ref = ObjectRef(self._gvr, namespace, meta.name, self._cluster)
+        api_version, kind = self._real_type(envelope)
+        return Object(
+            ref,
+            data,
+            meta,
+            api_version=self._api_version if api_version == self._api_version else api_version,
+            kind=self.kind if kind == self.kind else kind,
+            bodies=self._bodies,
+        )
+
+    def _transformed(self, obj: Object, envelope: Envelope) -> Object:
+        assert self._transform is not None
+        # The view given to the transform decodes for itself, as the store does not hold it.
+        view = Object(obj.ref, obj.raw, envelope.metadata, api_version=obj.api_version, kind=obj.kind)
+        try:
+            result = self._transform(view)
+            if result is None:
+                return self.keep_metadata(obj.raw, envelope)
+            data = _encode(self._identified(result, obj))
+            return self._object(data, decode_envelope(data))
+        except Exception as error:  # noqa: BLE001 - one object that a transform cannot take must not stop the others
+            _transform_errors.add(cluster=self._cluster, resource=str(self._gvr))
+            if self._throttle.allow(("transform", obj.ref)):
+                _log.warning(
+                    "transform failed, keeping metadata only",
+                    extra=fields(ref=str(obj.ref), error=type(error).__name__),
+                )
+            return self.keep_metadata(obj.raw, envelope)
+
+    @staticmethod
+    def _identified(result: Mapping[str, JSON], obj: Object) -> dict[str, JSON]:
+        """Put back what names an object, if a transform dropped it."""
+        given = result.get("metadata")
+        metadata = dict(given) if isinstance(given, Mapping) else {}
+        metadata |= {"name": obj.name, "uid": obj.uid, "resourceVersion": obj.resource_version}
+        if obj.namespace:
+            metadata["namespace"] = obj.namespace
+        return {"apiVersion": obj.api_version, "kind": obj.kind, **result, "metadata": metadata}
+
+
+def without_managed_fields(data: bytes) -> bytes:
+    """Return the JSON of an object without `metadata.managedFields`; every other byte stays as it is."""
+    if b"managedFields" not in data and b"\\u" not in data:
+        return data
+    found = _decode_managed(data).metadata.managedFields
+    if found is msgspec.UNSET:
+        return data
+    member = b'"managedFields":' + bytes(found)
+    start = data.find(member)
+    cut = _cut(data, start, start + len(member)) if start > 0 else None
+    if cut is None:
+        return _without_managed_fields_by_place(data)
+    # The word stands once, and no escape can spell it elsewhere: then this is the member that was meant.
+    if (data.count(b"managedFields") == 1 and b"\\u" not in data) or not _has_managed_fields(cut):
+        return cut
+    return _without_managed_fields_by_place(data)
+
+
+def _has_managed_fields(data: bytes) -> bool:
+    return _decode_managed(data).metadata.managedFields is not msgspec.UNSET
+
+
+def _cut(data: bytes, start: int, end: int) -> bytes | None:
+    """Cut one member and its comma out of an object; None where the bytes around are not what encoders write."""
+    before, after = data[start - 1 : start], data[end : end + 1]
+    if after == b"," and before in {b"{", b","}:
+        return data[:start] + data[end + 1 :]
+    if after == b"}" and before == b",":
+        return data[: start - 1] + data[end:]
+    if after == b"}" and before == b"{":
+        return data[:start] + data[end:]
+    return None
+
+
+def _without_managed_fields_by_place(data: bytes) -> bytes:
+    kept = bytearray()
+    done = 0
+    for name, value, _ in _members(data, 0):
+        if name != "metadata" or data[value : value + 1] != b"{":
+            continue
+        inside = list(_members(data, value))
+        gone = [name == "managedFields" for name, _, _ in inside]
+        if not any(gone):
+            continue
+        starts = _member_starts(data, value)
+        left = [(start, end) for start, (_, _, end), out in zip(starts, inside, gone, strict=True) if not out]
+        kept += data[done : value + 1]
+        kept += b",".join(data[start:end] for start, end in left)
+        done = inside[-1][2]
+        # What stands between the last value and the closing brace is space.
+    kept += data[done:]
+    return bytes(kept)
+
+
+def _member_starts(data: bytes, start: int) -> list[int]:
+    """Return where the names of the members of the object at `start` begin."""
+    found = []
+    position = _skip_space(data, start + 1)
+    for _, _, end in _members(data, start):
+        found.append(position)
+        position = _skip_space(data, _skip_space(data, end) + 1)
+    return found
+
+
+def _members(data: bytes, start: int) -> Iterator[tuple[str, int, int]]:
+    """Yield name, start and end of the value of each member of the object that begins at `start`; valid JSON only."""
+    position = _skip_space(data, _skip_space(data, start) + 1)
+    while data[position : position + 1] == b'"':
+        name = _SCALAR.match(data, position)
+        assert name is not None
+        value = _skip_space(data, _skip_space(data, name.end()) + 1)
+        end = _end_of_value(data, value)
+        yield _decode_string(name[0]), value, end
+        position = _skip_space(data, _skip_space(data, end) + 1)
+
+
+def _end_of_value(data: bytes, start: int) -> int:
+    if data[start : start + 1] not in {b"{", b"["}:
+        scalar = _SCALAR.match(data, start)
+        assert scalar is not None
+        return scalar.end()
+    depth = 0
+    for token in _STRUCTURE.finditer(data, start):
+        if token[0] in {b"{", b"["}:
+            depth += 1
+        elif token[0] in {b"}", b"]"}:
+            depth -= 1
+            if depth == 0:
+                return token.end()
+    msg = "the JSON ends inside a value"
+    raise ValueError(msg)
+
+
+def _skip_space(data: bytes, position: int) -> int:
+    while data[position : position + 1] in {b" ", b"\t", b"\r", b"\n"}:
+        position += 1
+    return position

@@ -1,0 +1,620 @@
+"""Keep a store like the server: list, watch, resume, start over. Never gives up, never blocks a reader.
+
+The loop has one exit, the stop signal. Every way out of a list or a watch, an unexpected exception of ours
+included, becomes an `Outcome`: what to do next, and how long to wait before. What an error means is decided by
+pure functions at the end of this file; what is done about it, in one place.
+
+What is surprising: a watch that ends cleanly is not always well. One that ends at once and empty is a server (or a
+proxy) that would have us ask thousands of times a second, so it counts as a failure.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from informers import metrics
+from informers.api.transport import Cancel, LineTooLong
+from informers.cache.entries import Keeper
+from informers.cache.listwatch import Event, Item, ListWatch, UndecodableError, Watch, WatchOptions, read_item
+from informers.cache.store import Received, Replacement, StoreWriter, is_at_least
+from informers.clock import Clock, Stop
+from informers.logs import Throttle, fields
+from informers.meta.errors import (
+    APIError,
+    ConnectError,
+    ConnectionLost,
+    InformersError,
+    RequestTimeout,
+    TransportError,
+    is_expired,
+    is_too_large,
+)
+from informers.meta.objects import Envelope
+
+_log = logging.getLogger(__name__)
+
+Step: TypeAlias = Literal["list", "watch"]
+Wait: TypeAlias = Literal["none", "backoff", "cap"]
+State: TypeAlias = Literal["pending", "syncing", "synced", "watching", "forbidden", "unserved", "stopped"]
+
+_PAGE: Final = 500
+_SHORT: Final = 1.0  # a watch shorter than this (seconds) was none
+_SHORT_IN_A_ROW: Final = 3
+_GOOD_EVENTS: Final = 10.0  # a watch that brought events for so long was healthy
+_LOOPS: Final = 3  # lists in a row that were too old for a watch when they were complete
+_MANY: Final = 1 << 30  # failures, for a wait at the cap
+
+_L: Final = ("cluster", "resource")
+_lists = metrics.counter("informers_lists_total", "Lists, by what made them necessary", (*_L, "cause"))
+_list_items = metrics.gauge("informers_list_items", "Objects in the last list", _L)
+_skipped = metrics.counter("informers_skipped_items_total", "Objects without a usable name, uid or version", _L)
+_loops = metrics.counter("informers_relist_loops_total", "Lists that took longer than the server keeps history", _L)
+_watches = metrics.counter("informers_watches_total", "Watches opened", _L)
+_short_watches = metrics.counter("informers_short_watches_total", "Watches that ended within a second", _L)
+_watch_errors = metrics.counter("informers_watch_errors_total", "Watches that failed, by status", (*_L, "code"))
+_silences = metrics.counter("informers_watch_silences_total", "Streams replaced because they were silent", _L)
+_events = metrics.counter("informers_watch_events_total", "Events received", (*_L, "type"))
+_undecodable = metrics.counter("informers_undecodable_events_total", "Lines that were no event", _L)
+_oversized = metrics.counter("informers_oversized_events_total", "Lines longer than the limit", _L)
+_watching = metrics.gauge("informers_watching", "1 while a watch is open", _L)
+_store_objects = metrics.gauge("informers_store_objects", "Objects held", _L)
+_store_bytes = metrics.gauge("informers_store_bytes", "Bytes of JSON held", _L)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What to do next, after which wait.
+
+    Attributes:
+        wait: `none`; `backoff`, which counts as a failure; `cap`, the longest wait, for what looks permanent.
+        at_least: seconds that the server asked to wait.
+        cause: why the next list is made, if one is.
+        state: forbidden or unserved, when that is what is wrong.
+    """
+
+    next: Step
+    wait: Wait = "backoff"
+    at_least: float = 0.0
+    cause: str = "error"
+    state: State | None = None
+
+
+class FirstSyncs:
+    """Let only so many informers of a cluster make their first list at once; spread them when many wait."""
+
+    def __init__(self, limit: int, clock: Clock) -> None:
+        self._limit = limit
+        self._clock = clock
+        self._changed = threading.Condition(threading.Lock())  # guards the two below
+        self._running = 0
+        self._waiting = 0
+
+    @contextmanager
+    def turn(self, stop: Stop) -> Iterator[bool]:
+        """Wait for a turn and hold it for the length of the block; yields False when stopped before it came."""
+        got, is_crowded = self._acquire(stop)
+        try:
+            if is_crowded:
+                stop.wait(random.random() * 0.2)
+            yield got and not stop.is_set()
+        finally:
+            if got:
+                self._release()
+
+    def _acquire(self, stop: Stop) -> tuple[bool, bool]:
+        take_off = stop.on_set(self._wake)
+        try:
+            with self._changed:
+                self._waiting += 1
+                try:
+                    while self._running >= self._limit and not stop.is_set():
+                        self._clock.wait(self._changed, None)
+                    is_crowded = self._waiting > self._limit
+                finally:
+                    self._waiting -= 1
+                if stop.is_set():
+                    return False, False
+                self._running += 1
+                return True, is_crowded
+        finally:
+            take_off()
+
+    def _release(self) -> None:
+        with self._changed:
+            self._running -= 1
+            self._changed.notify_all()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """Whom a reflector tells. All run on its thread, with no lock held.
+
+    Attributes:
+        deliver: the store may hold news for handlers.
+        changed: state, problem or sync may have changed.
+        is_served: what discovery says of this resource; None when it does not know.
+        ask_discovery: the resource answered 404.
+    """
+
+    deliver: Callable[[], None]
+    changed: Callable[[], None]
+    is_served: Callable[[], bool | None]
+    ask_discovery: Callable[[], None]
+
+
+class Reflector:
+    """The loop that makes a store follow the server. `run` blocks until stopped; the rest is for any thread."""
+
+    def __init__(
+        self,
+        listwatch: ListWatch,
+        writer: StoreWriter,
+        keeper: Keeper,
+        *,
+        cluster: str,
+        page_size: int | None,
+        options: WatchOptions,
+        first_syncs: FirstSyncs,
+        hooks: Hooks,
+        throttle: Throttle,
+        clock: Clock,
+        stop: Stop,
+    ) -> None:
+        self._listwatch = listwatch
+        self._writer = writer
+        self._keeper = keeper
+        self._page_size = page_size
+        self._options = options
+        self._first_syncs = first_syncs
+        self._hooks = hooks
+        self._throttle = throttle
+        self._clock = clock
+        self._stop = stop
+        self._labels = {"cluster": cluster, "resource": str(listwatch.gvr)}
+
+        # Of the loop's own thread.
+        self._rv = "0"  # where to go on: a list not older than this, a watch of what came after
+        self._must_be_newest = False  # the server could not serve our version: list with none
+        self._is_paged = False  # this resource has no watch cache, so lists in one piece are dear
+        self._failures = 0
+        self._short_in_a_row = 0
+        self._expired_in_a_row = 0
+        self._has_progressed = False  # since the last list
+        self._has_bookmarks = False
+        self._cause = "start"
+
+        self._changed = threading.Condition(threading.Lock())  # guards all below
+        self._cancel: Cancel | None = None
+        self._is_nudged = False
+        self._state: State = "pending"
+        self._problem: InformersError | None = None
+        self._has_synced = False
+        self._last_sign: float | None = None
+
+    # For any thread.
+
+    def state(self) -> State:
+        """Return what the loop is at."""
+        with self._changed:
+            return self._state
+
+    def problem(self) -> InformersError | None:
+        """Return what went wrong last, None once it went well again."""
+        with self._changed:
+            return self._problem
+
+    def has_synced(self) -> bool:
+        """Tell whether the first list is in the store and was shown to the handlers."""
+        with self._changed:
+            return self._has_synced
+
+    def last_sign(self) -> float | None:
+        """Return when the server was last heard of, on the monotonic clock; None before the first time."""
+        with self._changed:
+            return self._last_sign
+
+    def nudge(self) -> None:
+        """Look again now, if the loop waits because the resource is not served."""
+        with self._changed:
+            if self._state == "unserved":
+                self._is_nudged = True
+                self._changed.notify_all()
+
+    # The loop.
+
+    def run(self) -> None:
+        """Follow the server until stopped."""
+        take_off = self._stop.on_set(self._interrupt)
+        step: Step = "list"
+        try:
+            while not self._stop.is_set():
+                outcome = self._take(step)
+                if self._stop.is_set():
+                    break
+                step = self._prepare(step, outcome)
+                self._pause(self._delay(outcome))
+        finally:
+            take_off()
+            _watching.set(0, **self._labels)
+            self._set_state("stopped")
+
+    def _take(self, step: Step) -> Outcome:
+        """Take one step; whatever happens in it has an outcome."""
+        try:
+            return self._list() if step == "list" else self._watch()
+        except Exception as error:  # noqa: BLE001 - the loop must outlive every fault of a server and of ours
+            outcome = after_list_error(error) if step == "list" else after_watch_error(error)
+            if not self._stop.is_set():
+                self._note_failure(step, error, outcome)
+            return outcome
+
+    def _prepare(self, taken: Step, outcome: Outcome) -> Step:
+        """Make ready for what comes next."""
+        if outcome.wait == "backoff":
+            self._failures += 1
+        if taken == outcome.next == "watch" and self._rv in {"", "0"}:
+            # With no version to go on from, a watch would hide what was deleted in between.
+            self._cause = "unknown version"
+            return "list"
+        if outcome.next == "list":
+            self._cause = outcome.cause
+        return outcome.next
+
+    def _delay(self, outcome: Outcome) -> float:
+        match outcome.wait:
+            case "none":
+                return 0.0
+            case "cap":
+                return max(self._options.backoff.delay(_MANY), outcome.at_least)
+            case "backoff":
+                return max(self._options.backoff.delay(self._failures), outcome.at_least)
+
+    def _pause(self, seconds: float) -> None:
+        if seconds <= 0:
+            return
+        deadline = self._clock.monotonic() + seconds
+        with self._changed:
+            while not self._stop.is_set() and not self._is_nudged:
+                left = deadline - self._clock.monotonic()
+                if left <= 0:
+                    break
+                self._clock.wait(self._changed, left)
+            self._is_nudged = False
+
+    # One list.
+
+    def _list(self) -> Outcome:
+        if self.has_synced():
+            return self._relist()
+        with self._first_syncs.turn(self._stop) as has_turn:
+            if not has_turn:
+                return Outcome("list", wait="none")
+            if self.state() == "pending":
+                self._set_state("syncing")
+            return self._relist()
+
+    def _relist(self) -> Outcome:
+        _lists.add(1, cause=self._cause, **self._labels)
+        if self._must_be_newest or self._rv in {"", "0"}:
+            self._list_from("" if self._must_be_newest else self._rv)
+        else:
+            try:
+                self._list_from(self._rv)
+            except APIError as error:
+                if not (is_expired(error) or is_too_large(error)):
+                    raise
+                # This replica cannot serve our version, or never will: once, at once, what is newest.
+                _log.debug("version not served, listing the newest", extra=fields(error=error.reason))
+                self._must_be_newest = True
+                self._list_from("")
+        self._must_be_newest = False
+        self._has_progressed = False
+        self._set_state("synced", problem=None, has_synced=True)
+        return Outcome("watch", wait="none")
+
+    def _list_from(self, rv: str) -> None:
+        cancel = self._new_cancel()
+        self._learn_kind(cancel)
+        replacement = self._writer.replacement()
+        list_rv = ""
+        for page in self._listwatch.pages(rv=rv, cancel=cancel, page_size=self._page_size, paged=self._is_paged):
+            self._see()
+            if page.is_first:
+                replacement.clear()
+                list_rv = page.rv
+                if page.kind and page.kind != "PartialObjectMetadata":
+                    self._keeper.kind = page.kind
+                if page.has_more and rv == "0":
+                    self._is_paged = True
+            for raw in page.items:
+                self._collect(replacement, read_item(raw))
+        if self._stop.is_set():
+            return
+        count = len(replacement.items)
+        self._writer.replace(replacement, list_rv)
+        self._rv = list_rv
+        _list_items.set(count, **self._labels)
+        _log.debug("listed", extra=fields(items=count, rv=list_rv, cause=self._cause))
+        self._deliver()
+
+    def _learn_kind(self, cancel: Cancel) -> None:
+        if self._keeper.needs_kind():
+            self._keeper.kind = self._listwatch.kind(cancel)
+
+    def _collect(self, replacement: Replacement, item: Item) -> None:
+        envelope = self._usable(item)
+        if envelope is None:
+            return
+        meta = envelope.metadata
+        key = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+        if not replacement.keep_unchanged(key, meta.uid, meta.resource_version):
+            if self._writer.wants_body(key):
+                replacement.add(Received(self._keeper.keep(item.raw, envelope)))
+            else:
+                kept = self._keeper.keep_metadata(item.raw, envelope)
+                replacement.add(Received(kept, kept))
+
+    def _usable(self, item: Item) -> Envelope | None:
+        """Return the outermost fields of an object that can be stored; skip, count and log others once per key."""
+        envelope = item.envelope
+        if envelope is not None:
+            meta = envelope.metadata
+            if meta.name and meta.uid and meta.resource_version:
+                return envelope
+        key = "" if envelope is None else f"{envelope.metadata.namespace or ''}/{envelope.metadata.name}"
+        _skipped.add(1, **self._labels)
+        if self._throttle.allow(("unusable", key)):
+            _log.warning("object skipped: no usable metadata", extra=fields(key=key, bytes=len(memoryview(item.raw))))
+        return None
+
+    # One watch.
+
+    def _watch(self) -> Outcome:
+        seconds = int(random.uniform(self._options.timeout, 2 * self._options.timeout))
+        silence = self._options.silence if self._has_bookmarks else seconds + 10.0
+        cancel = self._new_cancel()
+        run = _Run(started=self._clock.monotonic(), is_ordered=self._rv not in {"", "0"})
+        _watches.add(1, **self._labels)
+        try:
+            with self._listwatch.watch(rv=self._rv, seconds=seconds, silence=silence, cancel=cancel) as watch:
+                self._see()
+                self._set_state("watching", problem=None)
+                _watching.set(1, **self._labels)
+                for event in watch.events():
+                    self._see()
+                    run.events += 1
+                    run.last_event = self._clock.monotonic()
+                    self._take_in(event, run, watch)
+        except RequestTimeout:
+            if self._clock.monotonic() - run.started < seconds + 10.0:
+                _silences.add(1, **self._labels)
+            raise
+        finally:
+            _watching.set(0, **self._labels)
+            if self.state() == "watching":
+                self._set_state("synced")
+            self._judge(run)
+        return self._after_clean_end(run)
+
+    def _take_in(self, event: Event, run: _Run, watch: Watch) -> None:
+        _events.add(1, type=event.type, **self._labels)
+        if event.type == "BOOKMARK":
+            self._take_bookmark(event.item, watch)
+            return
+        envelope = self._usable(event.item)
+        if envelope is None:
+            return
+        if self._keeper.has_other_kind(envelope):
+            if self._throttle.allow(("kind", envelope.kind)):
+                _log.warning("event about another kind skipped", extra=fields(kind=envelope.kind))
+            return
+        if event.type != "ADDED":
+            run.is_ordered = True
+        if event.type == "DELETED":
+            self._writer.delete(self._keeper.keep(event.item.raw, envelope), moves_rv=True)
+        else:
+            self._store(event.item, envelope, moves_rv=run.is_ordered)
+        self._advance(envelope.metadata.resource_version, moves=run.is_ordered)
+        self._deliver()
+
+    def _store(self, item: Item, envelope: Envelope, *, moves_rv: bool) -> None:
+        meta = envelope.metadata
+        key = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+        if self._writer.unchanged(key, meta.uid, meta.resource_version) is not None:
+            if moves_rv:
+                self._writer.bookmark(meta.resource_version)
+            return
+        metadata = self._keeper.keep_metadata(item.raw, envelope) if self._writer.is_selective() else None
+        self._writer.apply(Received(self._keeper.keep(item.raw, envelope), metadata), moves_rv=moves_rv)
+
+    def _take_bookmark(self, item: Item, watch: Watch) -> None:
+        rv = item.envelope.metadata.resource_version if item.envelope is not None else ""
+        if not rv:
+            return
+        if not self._has_bookmarks:
+            self._has_bookmarks = True
+            watch.stream.silence = self._options.silence
+        self._writer.bookmark(rv)
+        self._advance(rv, moves=True)
+        self._deliver()
+
+    def _advance(self, rv: str, *, moves: bool) -> None:
+        if moves and is_at_least(rv, self._rv) is not False:
+            self._rv = rv
+            self._has_progressed = True
+
+    def _judge(self, run: _Run) -> None:
+        """Learn from how a watch went; called however it ended."""
+        lasted = self._clock.monotonic() - run.started
+        self._short_in_a_row = self._short_in_a_row + 1 if lasted < _SHORT else 0
+        if lasted < _SHORT:
+            _short_watches.add(1, **self._labels)
+        if lasted >= self._options.backoff.reset or run.last_event - run.started >= _GOOD_EVENTS:
+            self._failures = 0
+
+    def _after_clean_end(self, run: _Run) -> Outcome:
+        lasted = self._clock.monotonic() - run.started
+        return after_clean_end(lasted=lasted, events=run.events, short_in_a_row=self._short_in_a_row)
+
+    # What went wrong.
+
+    def _note_failure(self, step: Step, error: Exception, outcome: Outcome) -> None:
+        code = str(error.status) if isinstance(error, APIError) else type(error).__name__
+        if step == "watch":
+            _watch_errors.add(1, code=code, **self._labels)
+        self._count(error)
+        problem = error if isinstance(error, InformersError) else InformersError(f"{type(error).__name__} in the loop")
+        is_cut = isinstance(error, ConnectionLost | RequestTimeout) and step == "watch"
+        if not is_cut:
+            if outcome.state is not None:
+                self._set_state(outcome.state, problem=problem)
+            else:
+                self._clear_verdict(problem)
+        if outcome.state == "unserved":
+            self._note_unserved()  # after the state is set: what discovery finds out meanwhile must nudge us
+        if is_cut or (step == "watch" and is_expired(error)):
+            _log.debug("watch ended", extra=fields(error=type(error).__name__))
+        elif not isinstance(error, InformersError):
+            _log.exception("step failed unexpectedly", extra=fields(step=step))
+        elif self._throttle.allow((step, code, outcome.state)):
+            _log.warning("step failed", extra=fields(step=step, error=str(error), state=outcome.state or ""))
+        if step == "watch" and is_expired(error):
+            self._note_expired()
+
+    def _count(self, error: Exception) -> None:
+        if isinstance(error, LineTooLong):
+            _oversized.add(1, **self._labels)
+        elif isinstance(error, UndecodableError):
+            _undecodable.add(1, **self._labels)
+
+    def _note_expired(self) -> None:
+        self._expired_in_a_row = 0 if self._has_progressed else self._expired_in_a_row + 1
+        if self._expired_in_a_row >= _LOOPS:
+            self._expired_in_a_row = 0
+            _loops.add(1, **self._labels)
+            if self._page_size is None:
+                self._page_size = _PAGE
+            _log.warning("lists take longer than the server keeps history, listing in pages")
+
+    def _note_unserved(self) -> None:
+        """The resource answered 404: its objects are gone once discovery says so too."""
+        self._hooks.ask_discovery()
+        if self._hooks.is_served() is False and len(self._writer.store):
+            self._writer.clear()
+            self._deliver()
+
+    # State, and who is told of it.
+
+    def _deliver(self) -> None:
+        store = self._writer.store
+        _store_objects.set(len(store), **self._labels)
+        _store_bytes.set(store.size(), **self._labels)
+        self._hooks.deliver()
+
+    def _see(self) -> None:
+        now = self._clock.monotonic()
+        with self._changed:
+            self._last_sign = now
+
+    def _set_state(
+        self, state: State, *, problem: InformersError | None = None, has_synced: bool | None = None
+    ) -> None:
+        with self._changed:
+            before = (self._state, self._has_synced, self._problem)
+            self._state = state
+            self._problem = problem
+            if has_synced is not None:
+                self._has_synced = has_synced
+            is_news = before != (self._state, self._has_synced, self._problem)
+        if is_news:
+            self._hooks.changed()
+
+    def _clear_verdict(self, problem: InformersError) -> None:
+        """Remember what is wrong, in a state that says no more than how far we are."""
+        self._set_state("synced" if self.has_synced() else "syncing", problem=problem)
+
+    def _new_cancel(self) -> Cancel:
+        """Make what cuts the next call. A stop that came a moment ago cuts it at once."""
+        cancel = Cancel()
+        with self._changed:
+            self._cancel = cancel
+        if self._stop.is_set():
+            cancel.cancel()
+        return cancel
+
+    def _interrupt(self) -> None:
+        """Run by who stops us: end a blocked read, and any wait."""
+        with self._changed:
+            cancel = self._cancel
+            self._changed.notify_all()
+        if cancel is not None:
+            cancel.cancel()
+
+
+@dataclass(slots=True)
+class _Run:
+    """How one watch goes."""
+
+    started: float
+    is_ordered: bool  # versions of events grow, as after a list; the first ADDED of a watch without one do not
+    events: int = 0
+    last_event: float = 0.0
+
+
+def after_list_error(error: Exception) -> Outcome:
+    """Decide what follows a list that failed."""
+    if isinstance(error, APIError):
+        if error.status == 403:
+            return Outcome("list", wait="cap", at_least=error.retry_after or 0.0, cause="forbidden", state="forbidden")
+        if error.status in {404, 405}:
+            return Outcome("list", wait="cap", at_least=error.retry_after or 0.0, cause="unserved", state="unserved")
+        return Outcome("list", at_least=error.retry_after or 0.0)
+    return Outcome("list")
+
+
+def after_watch_error(error: Exception) -> Outcome:
+    """Decide what follows a watch that could not be opened, was cut, or ended with an error inside."""
+    if isinstance(error, APIError):
+        wait = error.retry_after or 0.0
+        if is_expired(error) or is_too_large(error):
+            return Outcome("list", at_least=wait, cause="expired")
+        match error.status:
+            case 401 | 429:
+                return Outcome("watch", at_least=wait)
+            case 403:
+                return Outcome("watch", wait="cap", at_least=wait, state="forbidden")
+            case 404 | 405:
+                # Found out by a list, which asks discovery.
+                return Outcome("list", at_least=wait, cause="unserved", state="unserved")
+            case _:
+                return Outcome("list", at_least=wait)
+    if isinstance(error, LineTooLong):
+        return Outcome("list", cause="oversized")
+    if isinstance(error, ConnectError | ConnectionLost | RequestTimeout | TransportError):
+        # Cut, silent or refused: nothing says that our version is too old.
+        return Outcome("watch")
+    if isinstance(error, UndecodableError):
+        return Outcome("list", cause="undecodable")
+    return Outcome("list")
+
+
+def after_clean_end(*, lasted: float, events: int, short_in_a_row: int) -> Outcome:
+    """Decide what follows a watch that ended well, after so many seconds with so many events.
+
+    `short_in_a_row` counts watches, this one included, of under a second.
+    """
+    if lasted < _SHORT and not events:
+        return Outcome("list", cause="short watch")
+    if short_in_a_row >= _SHORT_IN_A_ROW:
+        return Outcome("watch")
+    return Outcome("watch", wait="none")
