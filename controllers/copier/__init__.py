@@ -1,1 +1,176 @@
-"""Keep fields of objects equal to fields of other objects, as annotations say."""
+"""Keep fields of objects equal to fields of other objects, or to constants, as annotations on them say."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+from typing import Final
+
+from controllers.copier.consent import CrossNamespace
+from controllers.copier.kinds import check_resource_text, is_full_form, is_guarded
+from controllers.copier.reconciler import NAMESPACES, Copier
+from controllers.copier.rules import has_rules
+from controllers.copier.sources import Policy
+from informers import (
+    GVR,
+    JSON,
+    AmbiguousKindError,
+    ConfigError,
+    FlagParser,
+    InformersError,
+    Manager,
+    Object,
+    Selection,
+    SystemClock,
+    UnknownKindError,
+    comma_list,
+    fields,
+)
+
+PROGRAM: Final = "k8s-copier"
+
+_NAMESPACE: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_DEBUG_VERBOSITY: Final = 4
+# Flags of klog, which the program of 2019 had; `=` marks those with a value.
+_KLOG_FLAGS: Final = (
+    *("logtostderr", "alsologtostderr", "stderrthreshold=", "vmodule=", "log_dir=", "log_file="),
+    *("log_file_max_size=", "log_backtrace_at=", "skip_headers", "skip_log_headers", "add_dir_header", "one_output"),
+)
+
+_log = logging.getLogger(__name__)
+
+
+class _Default(str):
+    """A default that can be told from the same text given on the command line."""
+
+    __slots__ = ()
+
+
+def add_arguments(parser: FlagParser) -> None:
+    """Declare the copier's own options; the shared flags are there already."""
+    parser.leave_out("dry-run")
+    parser.ignore(*_KLOG_FLAGS)
+    parser.set_defaults(workers="4", log_level=_Default("info"))
+    parser.add_argument("command", nargs="?", choices=("run",), default="run", help="run (may be left out)")
+    parser.add_argument(
+        "-t",
+        "--target",
+        type=_resources,
+        action="extend",
+        default=[],
+        metavar="RESOURCE",
+        help="kinds whose objects may carry rules, as RESOURCE[.VERSION][.GROUP]; repeatable, or with commas",
+    )
+    parser.add_argument(
+        "-n",
+        "--namespace",
+        type=_namespaces,
+        action="extend",
+        default=[],
+        metavar="NAME",
+        help="watch only these namespaces, for targets and sources; repeatable, or with commas (default: all)",
+    )
+    parser.add_argument(
+        "--cross-namespace",
+        type=str,
+        choices=tuple(map(str, CrossNamespace)),
+        default=str(CrossNamespace.CONSENT),
+        help="whether values may leave their namespace: with the source's consent, allow, or deny",
+    )
+    parser.add_argument(
+        "-v", "--v", type=_verbosity, default="0", metavar="N", help="4 and more: log for debugging; --log-level wins"
+    )
+
+
+def check_arguments(parser: FlagParser, options: argparse.Namespace) -> None:
+    """End with a usage error for what only shows in all options together, and settle what follows from others."""
+    if not options.target:
+        parser.error("at least one --target is required")
+    if isinstance(options.log_level, _Default) and options.v >= _DEBUG_VERBOSITY:
+        options.log_level = "debug"
+
+
+def setup(manager: Manager, options: argparse.Namespace) -> None:
+    """Look at a target again when it, one of its sources, or what a kind's name means changes.
+
+    Raises `ConfigError` for a target that is ambiguous, or guarded and not named in full.
+    """
+    if options.ignored_flags:
+        _log.debug("flags without a meaning were ignored", extra=fields(flags=options.ignored_flags))
+    full_targets = {gvr for text in options.target if (gvr := _check_target(manager, text)) and is_full_form(text)}
+    selections = [
+        Selection(text, namespaces=tuple(options.namespace), transform=keep_rules, page_size=options.page_size)
+        for text in options.target
+    ]
+    graph = manager.dependency_graph(namespaces=options.namespace)
+    copier = Copier(
+        client=manager.client,
+        events=manager.events,
+        graph=graph,
+        mapper=manager.mapper,
+        targets=[manager.lister(selection, required=False) for selection in selections],
+        namespaces=manager.lister(Selection(NAMESPACES, metadata_only=True), required=False),
+        clock=SystemClock(),
+        policy=Policy(frozenset(options.namespace), CrossNamespace(options.cross_namespace)),
+        full_targets=frozenset(full_targets),
+    )
+    manager.add_controller(
+        "copier",
+        copier.reconcile,
+        primary=selections,
+        dependencies=graph,
+        workers=options.workers,
+        predicate=concerns_rules,
+        required=False,
+    )
+
+
+def keep_rules(obj: Object) -> dict[str, JSON] | None:
+    """Keep an object that carries rules whole, and only the metadata of any other."""
+    return dict(obj.body) if has_rules(obj.annotations) else None
+
+
+def concerns_rules(old: Object | None, new: Object | None) -> bool:
+    """Tell whether a change is about an object that has or had rules."""
+    return any(obj is not None and has_rules(obj.annotations) for obj in (old, new))
+
+
+def _check_target(manager: Manager, text: str) -> GVR | None:
+    """Find a target's kind before anything starts; None if it is not served yet, or nobody can tell."""
+    try:
+        gvr = manager.mapper().resolve(text).gvr
+    except AmbiguousKindError as error:
+        raise ConfigError(f"--target: {text} may be {' or '.join(error.candidates)}; write one of these") from None
+    except UnknownKindError:
+        _log.warning("target is not served yet", extra=fields(target=text))
+        return None
+    except ConfigError:
+        raise
+    except InformersError as error:
+        _log.warning("kinds cannot be discovered yet", extra=fields(target=text, error=type(error).__name__))
+        return None
+    if is_guarded(gvr) and not is_full_form(text):
+        raise ConfigError(f"--target: {text} is a kind that gives power over others; to mean it, write {gvr}")
+    return gvr
+
+
+def _resources(text: str) -> list[str]:
+    for item in comma_list(text):
+        try:
+            check_resource_text(item)
+        except ConfigError as error:
+            raise ConfigError(f'{error}, got "{item}"') from None
+    return comma_list(text)
+
+
+def _namespaces(text: str) -> list[str]:
+    if not all(_NAMESPACE.fullmatch(item) for item in comma_list(text)):
+        raise argparse.ArgumentTypeError("a DNS label")
+    return comma_list(text)
+
+
+def _verbosity(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise argparse.ArgumentTypeError("a whole number, 0 or more")
+    return int(text)

@@ -1,0 +1,111 @@
+"""Run a controller: `python -m controllers NAME [FLAGS]`. NAME is a module of this package.
+
+A module has `setup(manager, options)`. It may have `add_arguments(parser)`, `check_arguments(parser, options)`
+for what only shows in all options together, `PROGRAM` (its name in `--help`, in the User-Agent and as a console
+script; else the module's name) and `main(manager, options) -> int`, which is called after `setup` in place of
+`manager.run()`.
+
+The exit status is 0 after a signal, 1 when something failed, 2 for a command line or a configuration that cannot
+be used, with the cause on one line of stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import version
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Any, Final
+
+import controllers
+from informers import Clusters, ConfigError, FlagParser, InformersError, Manager, WatchOptions, configure_logging
+
+_DISTRIBUTION: Final = "kube-informers"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the controller that the first word names; without one, or for `--help`, list what there is."""
+    words = sys.argv[1:] if words is None else words
+    names = find_names()
+    if words and words[0] in names:
+        return run(words[0], words[1:])
+    if words and words[0] in {"-h", "-help", "--help"}:
+        sys.stdout.write(_overview(names))
+        return 0
+    found = f'want the name of a controller, got "{words[0]}"' if words else "want the name of a controller"
+    sys.stderr.write(f'controllers: {found}\ncontrollers: run "python -m controllers --help" for all names\n')
+    return 2
+
+
+def k8s_copier() -> int:
+    """Run the copier; the console script `k8s-copier`."""
+    return run("copier", sys.argv[1:])
+
+
+def find_names() -> Sequence[str]:
+    """Return the names of all controllers: the modules of this package."""
+    return sorted(found.name for found in iter_modules(controllers.__path__) if not found.name.startswith("_"))
+
+
+def run(name: str, words: Sequence[str]) -> int:
+    """Run one controller with these flags, until it is stopped; return the exit status."""
+    module = import_module(f"controllers.{name}")
+    program = str(getattr(module, "PROGRAM", name))
+    options = parse_arguments(module, program, words)
+    try:
+        configure_logging(level=options.log_level, format=options.log_format)
+        manager = build_manager(program, vars(options))
+        module.setup(manager, options)
+        if hasattr(module, "main"):
+            return int(module.main(manager, options))
+        manager.run()
+    except ConfigError as error:
+        return _end(program, error, status=2)
+    except InformersError as error:
+        return _end(program, error, status=1)
+    return 0
+
+
+def parse_arguments(module: ModuleType, program: str, words: Sequence[str]) -> argparse.Namespace:
+    """Read a controller's command line; `SystemExit` for `--help`, `--version` and usage errors."""
+    parser = FlagParser(program, description=_first_line(module))
+    parser.add_argument("--version", action="version", version=f"{program} {version(_DISTRIBUTION)}")
+    if hasattr(module, "add_arguments"):
+        module.add_arguments(parser)
+    options = parser.parse_args(words)
+    if hasattr(module, "check_arguments"):
+        module.check_arguments(parser, options)
+    return options
+
+
+def build_manager(program: str, options: Mapping[str, Any]) -> Manager:
+    """Make the Manager that the shared flags describe; a flag that a program leaves out keeps its default."""
+
+    def given(**names: str) -> dict[str, Any]:
+        return {keyword: options[name] for keyword, name in names.items() if name in options}
+
+    clusters = Clusters.load(**given(kubeconfig="kubeconfig", max_inflight="max_inflight", qps="qps", burst="burst"))
+    watch = WatchOptions(**given(timeout="watch_timeout", silence="watch_silence"))
+    return Manager(clusters, name=program, watch=watch, **given(shutdown_grace="shutdown_grace", dry_run="dry_run"))
+
+
+def _end(program: str, error: InformersError, *, status: int) -> int:
+    sys.stderr.write(f"{program}: {' '.join(str(error).split())}\n")
+    return status
+
+
+def _overview(names: Sequence[str]) -> str:
+    width = max(map(len, names), default=0)
+    lines = [f"  {name:<{width}}  {_first_line(import_module(f'controllers.{name}'))}" for name in names]
+    return "\n".join(["usage: python -m controllers NAME [FLAGS]", "", "controllers:", *lines, ""])
+
+
+def _first_line(module: ModuleType) -> str:
+    return (module.__doc__ or "").strip().partition("\n")[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

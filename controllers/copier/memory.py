@@ -1,0 +1,100 @@
+"""What the copier remembers of a target between two looks: what was said, and what the server would not take.
+
+Nothing here is ever trusted over what the target shows. It only keeps the copier from saying the same thing twice
+and from sending again what was refused. It is lost at a restart, and forgotten with the target.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Final, TypeAlias
+
+from controllers.copier.problems import RuleError, State
+from controllers.copier.values import Plain, encode
+from informers import ObjectRef
+
+Identity: TypeAlias = tuple[str, str]  # operation and destination: what makes it the same rule as before
+
+_KEY: Final = secrets.token_bytes(32)
+
+
+def fingerprint(*parts: Plain) -> bytes:
+    """Return what is equal for equal values, and tells nothing about them to who does not have this process' key."""
+    digest = hashlib.blake2b(key=_KEY, digest_size=16)
+    for part in parts:
+        text = encode(part)
+        digest.update(b"%d:" % len(text) + text)
+    return digest.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A refused change: the same rule, value and target are not tried again, before `retry_at` if there is one."""
+
+    error: RuleError
+    attempt: bytes
+    retry_at: float | None = None
+    delay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What the server made of a value that it took: another value, which is in sync; or nothing (`error`)."""
+
+    sent: bytes
+    observed: bytes
+    error: RuleError | None = None
+    retry_at: float | None = None
+
+
+@dataclass(slots=True)
+class Memory:
+    """All about one target. Only the worker that holds the target's request touches it, so it needs no lock."""
+
+    uid: str
+    rules: bytes = b""
+    waiting_since: float = 0.0
+    is_evaluated: bool = False
+    reported: dict[Identity, tuple[State, str]] = field(default_factory=dict)
+    copied: set[Identity] = field(default_factory=set)
+    warned: set[Identity] = field(default_factory=set)
+    stalls: dict[Identity, Stall] = field(default_factory=dict)
+    settled: dict[Identity, Settled] = field(default_factory=dict)
+    forbidden: Stall | None = None
+    failed_tests: tuple[str, int] = ("", 0)
+
+    def keep_only(self, identities: set[Identity]) -> None:
+        """Forget rules that are no more."""
+        for known in (self.reported, self.stalls, self.settled):
+            for gone in known.keys() - identities:
+                del known[gone]
+        self.copied &= identities
+        self.warned &= identities
+
+
+class Memories:
+    """The memory of each target that has rules."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()  # guards _by_ref
+        self._by_ref: dict[ObjectRef, Memory] = {}
+
+    def of(self, ref: ObjectRef, uid: str) -> Memory:
+        """Return the memory of a target; a new one for another object under the same name."""
+        with self._lock:
+            memory = self._by_ref.get(ref)
+            if memory is None or memory.uid != uid:
+                memory = self._by_ref[ref] = Memory(uid)
+            return memory
+
+    def forget(self, ref: ObjectRef) -> bool:
+        """Drop all about a target; tell whether there was anything."""
+        with self._lock:
+            return self._by_ref.pop(ref, None) is not None
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._by_ref)

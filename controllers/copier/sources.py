@@ -1,0 +1,219 @@
+"""Find and read what rules copy from: kinds by name, objects from the cache, values by path.
+
+Every decision about a source is made in one order, so that the first thing wrong is what is reported, and so that
+without consent nothing can be learnt about a source, not even whether it exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from controllers.copier.consent import (
+    CrossNamespace,
+    Target,
+    crosses_border,
+    explain_missing,
+    has_consent,
+    may_never_leave,
+)
+from controllers.copier.destinations import check_allowed
+from controllers.copier.kinds import is_core, string_maps_of
+from controllers.copier.paths import Key, Place, may_overlap, read
+from controllers.copier.problems import RuleError, malformed
+from controllers.copier.rules import ALLOW_COPY_TO, Rule, Source
+from controllers.copier.values import Plain, Value, check_size, decode, without_tracking
+from informers import (
+    AmbiguousKindError,
+    APIError,
+    DependencyGraph,
+    InformersError,
+    NotSyncedError,
+    Object,
+    ObjectRef,
+    Resource,
+    RESTMapper,
+    StaleCacheError,
+    UnknownKindError,
+)
+
+_VERBS: Final = ("list", "watch")
+_LABELS: Final[Place] = (Key("metadata"), Key("labels"))
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the command line says about where values may come from."""
+
+    namespaces: frozenset[str] = frozenset()  # empty: all
+    cross_namespace: CrossNamespace = CrossNamespace.CONSENT
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The value of a rule, and where it was found (for a constant, nowhere)."""
+
+    value: Value
+    source: Object | None = None
+    place: Place = ()
+
+    def __str__(self) -> str:
+        if self.source is None:
+            return "a constant"
+        return f"{self.source.ref} (resourceVersion {self.source.resource_version})"
+
+
+class PendingError(Exception):
+    """The source's kind is listed for the first time just now; its answer is worth waiting for."""
+
+
+def resolve_kind(mapper: RESTMapper, text: str) -> Resource:
+    """Find the kind that a rule names. Raises `RuleError` (`UnknownKind`, `AmbiguousKind`, `UnsupportedKind`)."""
+    try:
+        resource = mapper.resolve(text)
+    except AmbiguousKindError as error:
+        raise RuleError("AmbiguousKind", f"{text} may be {' or '.join(error.candidates)}; write one of these") from None
+    except UnknownKindError as error:
+        near = f"; perhaps {', '.join(error.candidates)}" if error.candidates else ""
+        raise RuleError("UnknownKind", f"no resource is called {text}{near}{_failed_groups(mapper)}") from None
+    except InformersError as error:
+        raise RuleError("UnknownKind", f"{text}: the kinds served are not known yet ({type(error).__name__})") from None
+    missing = [verb for verb in _VERBS if verb not in resource.verbs]
+    if missing:
+        raise RuleError("UnsupportedKind", f"{resource.gvr} has no verb {missing[0]}")
+    return resource
+
+
+def _failed_groups(mapper: RESTMapper) -> str:
+    failed = sorted(mapper.problems())
+    return f"; not known of {', '.join(failed)}, which could not be asked" if failed else ""
+
+
+def locate_source(rule: Rule, target: Target, mapper: RESTMapper, policy: Policy) -> ObjectRef | None:
+    """Name the object that a rule reads, None for a constant; everything is checked that needs no source for it.
+
+    Raises `RuleError`.
+    """
+    if isinstance(rule.origin, Value):
+        check_allowed(rule.to, target.ref.gvr)
+        return None
+    resource = resolve_kind(mapper, rule.origin.resource)
+    ref = ObjectRef(resource.gvr, _namespace_of(rule.origin, resource, target), rule.origin.name, target.ref.cluster)
+    if ref.namespace and policy.namespaces and ref.namespace not in policy.namespaces:
+        raise RuleError("OutOfScope", f"namespace {ref.namespace} is not in --namespace")
+    check_allowed(rule.to, target.ref.gvr)
+    if policy.cross_namespace is CrossNamespace.DENY and crosses_border(ref, target.ref):
+        raise RuleError("BorderClosed", f"{ref} is in another namespace, and --cross-namespace=deny is set")
+    if is_same_object(ref, target.ref) and may_overlap(rule.origin.path, rule.to, string_maps_of(ref.gvr)):
+        raise RuleError("SelfReference", f"{rule.to} of the target itself is read from {rule.origin.path}")
+    return ref
+
+
+def _namespace_of(origin: Source, resource: Resource, target: Target) -> str:
+    if not resource.namespaced:
+        if origin.namespace is not None:
+            raise malformed(f"{resource.gvr} is cluster-scoped: want NAME without a namespace")
+        return ""
+    namespace = target.ref.namespace if origin.namespace is None else origin.namespace
+    if not namespace:
+        raise malformed(f"{resource.gvr} is namespaced and the target is not: want NAMESPACE/NAME")
+    return namespace
+
+
+def is_same_object(one: ObjectRef, other: ObjectRef) -> bool:
+    """Tell whether two references name one object, whatever version of its kind they say."""
+    return _identity(one) == _identity(other)
+
+
+def _identity(ref: ObjectRef) -> tuple[str, ...]:
+    return ref.cluster, ref.gvr.group, ref.gvr.resource, ref.namespace, ref.name
+
+
+class Snapshot:
+    """The target and its sources, each read once, for one turn; used by one thread.
+
+    `is_incomplete` tells that some source is known by its metadata alone, which nobody will send an event about.
+    """
+
+    def __init__(self, graph: DependencyGraph, target: Object, *, may_wait: bool) -> None:
+        self._graph = graph
+        self._target = target
+        self._may_wait = may_wait
+        self._objects: dict[ObjectRef, Object | None] = {}
+        self._documents: dict[ObjectRef, dict[str, Plain]] = {}
+        self.is_incomplete = False
+
+    def object_of(self, ref: ObjectRef) -> Object | None:
+        """Return a source as the cache has it, None if it surely is not there.
+
+        Raises `RuleError` (`SourceUnavailable`) when nobody knows, `PendingError` while it is worth waiting.
+        """
+        if is_same_object(ref, self._target.ref):
+            return self._target
+        if ref not in self._objects:
+            self._objects[ref] = self._read(ref)
+        return self._objects[ref]
+
+    def document_of(self, source: Object) -> dict[str, Plain]:
+        """Return a source's content, decoded once a turn."""
+        if source.ref not in self._documents:
+            self._documents[source.ref] = decode(source.raw)
+        return self._documents[source.ref]
+
+    def _read(self, ref: ObjectRef) -> Object | None:
+        lister = self._graph.lister(ref)
+        try:
+            return lister.find(ref)
+        except (NotSyncedError, StaleCacheError) as error:
+            problem = lister.problem(ref.cluster)
+            if lister.has_synced(ref.cluster):
+                self.is_incomplete = True
+            elif problem is None and self._may_wait:
+                raise PendingError from error
+            raise RuleError("SourceUnavailable", _why_unreadable(ref, problem)) from None
+
+
+def _why_unreadable(ref: ObjectRef, problem: InformersError | None) -> str:
+    where = f" in namespace {ref.namespace}" if ref.namespace else ""
+    if isinstance(problem, APIError):
+        why = f"{problem.status} {problem.reason}".strip()
+    else:
+        why = "its first list is not complete" if problem is None else type(problem).__name__
+    return f"{ref.gvr}{where} cannot be read: {why}"
+
+
+def read_source(rule: Rule, ref: ObjectRef | None, target: Target, snapshot: Snapshot, policy: Policy) -> Found:
+    """Return the value of a rule that `locate_source` accepted. Raises `RuleError`, `PendingError`."""
+    if ref is None or isinstance(rule.origin, Value):
+        assert isinstance(rule.origin, Value)
+        return Found(rule.origin)
+    source = snapshot.object_of(ref)
+    crosses = crosses_border(ref, target.ref)
+    if crosses and policy.cross_namespace is CrossNamespace.CONSENT:
+        annotations: Mapping[str, str] = source.annotations if source is not None else {}
+        if not has_consent(annotations.get(ALLOW_COPY_TO), target, source_cluster=ref.cluster):
+            raise RuleError("ConsentMissing", explain_missing(ref, target))
+    if source is None:
+        raise RuleError("SourceMissing", f"{ref} does not exist; the value is kept")
+    document = snapshot.document_of(source)
+    if crosses and may_never_leave(ref, document.get("type")):
+        raise RuleError("SourceRefused", f"{ref} is of type {document.get('type')}, which leaves its namespace never")
+    plain, place = read(document, rule.origin.path, string_maps_of(ref.gvr))
+    if place == _LABELS:
+        plain = without_tracking(plain)
+    check_size(plain, too_deep="TypeMismatch")
+    return Found(Value(plain), source, place)
+
+
+def is_raw_base64(found: Found, place: Place, target: Target) -> bool:
+    """Tell whether base64 text of a Secret goes to, or is expected from, a kind that does not speak base64."""
+    if found.source is None:
+        return False
+    reads = is_core(found.source.ref.gvr, "secrets") and _is_data_key(found.place)
+    writes = is_core(target.ref.gvr, "secrets") and _is_data_key(place)
+    return (reads and "Secret" not in target.resource.kind) or (writes and "Secret" not in found.source.kind)
+
+
+def _is_data_key(place: Place) -> bool:
+    return len(place) == 2 and place[0] == Key("data")

@@ -1,0 +1,854 @@
+"""One look at one target: what is sent, what is said, and that nothing is sent or said twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import jsonpatch
+import pytest
+
+from controllers.copier.consent import CrossNamespace
+from controllers.copier.reconciler import NAMESPACES, Copier
+from controllers.copier.rules import PREFIX
+from controllers.copier.sources import Policy
+from informers import (
+    GVR,
+    AmbiguousKindError,
+    APIError,
+    Cause,
+    Client,
+    ConflictError,
+    DependencyGraph,
+    EventRecorder,
+    ForbiddenError,
+    InformersError,
+    InvalidError,
+    Lister,
+    NotFoundError,
+    NotSyncedError,
+    Object,
+    ObjectRef,
+    Request,
+    Resource,
+    RESTMapper,
+    Result,
+    ServerError,
+    TooManyRequestsError,
+    TransportError,
+    UnknownKindError,
+)
+from informers.testing import FakeClock
+
+CONFIGMAPS = GVR("", "v1", "configmaps")
+SECRETS = GVR("", "v1", "secrets")
+WIDGETS = GVR("example.io", "v1", "widgets")
+CLUSTER_ROLES = GVR("rbac.authorization.k8s.io", "v1", "clusterroles")
+ALL_VERBS = frozenset({"get", "list", "watch", "patch"})
+
+RESOURCES = {
+    "configmap": Resource(CONFIGMAPS, "ConfigMap", "configmap", namespaced=True, verbs=ALL_VERBS),
+    "secret": Resource(SECRETS, "Secret", "secret", namespaced=True, verbs=ALL_VERBS),
+    "clusterrole": Resource(CLUSTER_ROLES, "ClusterRole", "clusterrole", namespaced=False, verbs=ALL_VERBS),
+    "widget": Resource(WIDGETS, "Widget", "widget", namespaced=False, verbs=ALL_VERBS),
+    "review": Resource(GVR("", "v1", "reviews"), "Review", "review", namespaced=True, verbs=frozenset({"create"})),
+}
+KINDS = {resource.gvr: resource for resource in RESOURCES.values()}
+
+
+@dataclass
+class FakeMapper:
+    """Knows the kinds of this module."""
+
+    unknown: set[str] = field(default_factory=set)
+
+    def resolve(self, text: str) -> Resource:
+        if text == "ambiguous":
+            raise AmbiguousKindError("two", text=text, candidates=("a.v1.x", "a.v1.y"))
+        if text in self.unknown or text not in RESOURCES:
+            raise UnknownKindError("none", text=text)
+        return RESOURCES[text]
+
+    def resource(self, what: GVR) -> Resource:
+        return KINDS[what]
+
+    def problems(self) -> Mapping[str, InformersError]:
+        return {}
+
+
+class World:
+    """A cluster as the caches show it, and what was sent and said."""
+
+    def __init__(self, **policy: Any) -> None:
+        self.objects: dict[ObjectRef, dict[str, Any]] = {}
+        self.unsynced: dict[GVR, InformersError | None] = {}
+        self.patches: list[dict[str, Any] | list[Any]] = []
+        self.kinds: list[str] = []
+        self.events: list[tuple[str, str, str]] = []
+        self.answers: list[APIError | InformersError | Callable[[dict[str, Any]], None]] = []
+        self.dependencies: dict[ObjectRef, list[ObjectRef]] = {}
+        self.names: dict[ObjectRef, list[tuple[str, str]]] = {}
+        self.clock = FakeClock()
+        self.mapper = FakeMapper()
+        self.version = 0
+        self.copier = Copier(
+            client=cast("Client", self),
+            events=cast("EventRecorder", self),
+            graph=cast("DependencyGraph", self),
+            mapper=lambda _cluster: cast("RESTMapper", self.mapper),
+            targets=[cast("Lister", self)],
+            namespaces=cast("Lister", self),
+            clock=self.clock,
+            policy=Policy(**policy),
+        )
+
+    # What there is.
+
+    def put(self, gvr: GVR, namespace: str, name: str, **content: Any) -> ObjectRef:
+        ref = ObjectRef(gvr, namespace, name)
+        before = self.objects.get(ref, {}).get("metadata", {})
+        self.version += 1
+        metadata = {
+            "name": name,
+            **({"namespace": namespace} if namespace else {}),
+            "uid": before.get("uid", f"uid-{self.version}"),
+            "resourceVersion": str(self.version),
+            **content.pop("metadata", {}),
+        }
+        self.objects[ref] = {
+            "apiVersion": gvr.group_version,
+            "kind": KINDS[gvr].kind if gvr in KINDS else "Namespace",
+            "metadata": metadata,
+            **content,
+        }
+        return ref
+
+    def target(
+        self, rules: Mapping[str, str], *, gvr: GVR = CONFIGMAPS, namespace: str = "a", **content: Any
+    ) -> ObjectRef:
+        annotations = {PREFIX + name: text for name, text in rules.items()}
+        labels = content.pop("labels", {})
+        return self.put(gvr, namespace, "t", metadata={"annotations": annotations, "labels": labels}, **content)
+
+    def source(self, name: str = "s", namespace: str = "a", *, allow: str | None = None, **data: str) -> ObjectRef:
+        annotations = {} if allow is None else {f"{PREFIX}allow-copy-to": allow}
+        return self.put(CONFIGMAPS, namespace, name, metadata={"annotations": annotations}, data=data)
+
+    def look(self, ref: ObjectRef) -> Result:
+        return self.copier.reconcile(Request(ref))
+
+    def reasons(self) -> list[str]:
+        return [reason for _, reason, _ in self.events]
+
+    # The lister.
+
+    def follows(self, ref: ObjectRef) -> bool:
+        return ref.gvr != NAMESPACES
+
+    def find(self, ref: ObjectRef) -> Object | None:
+        if ref.gvr in self.unsynced:
+            raise NotSyncedError("not yet")
+        found = self.objects.get(ref)
+        return None if found is None else Object.parse(json.dumps(found).encode(), ref.gvr)
+
+    def has_synced(self, cluster: str = "") -> bool:
+        return not self.unsynced
+
+    def problem(self, cluster: str = "") -> InformersError | None:
+        return next(iter(self.unsynced.values()), None)
+
+    # The graph.
+
+    def replace(
+        self, dependent: ObjectRef, refs: Iterable[ObjectRef], *, kinds: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        self.dependencies[dependent], self.names[dependent] = list(refs), list(kinds)
+
+    def forget(self, dependent: ObjectRef) -> None:
+        self.dependencies.pop(dependent, None)
+
+    def lister(self, ref: ObjectRef) -> World:
+        assert any(ref in refs for refs in self.dependencies.values()), "read before it was declared"
+        return self
+
+    # The client.
+
+    def patch(self, ref: ObjectRef, patch: bytes, *, kind: str, field_manager: str) -> Object:
+        assert field_manager == "k8s-copier"
+        change = json.loads(patch)
+        self.patches.append(change)
+        self.kinds.append(kind)
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, InformersError):
+            raise answer
+        stored = self.objects[ref]
+        after = merged(stored, change) if kind == "merge" else jsonpatch.apply_patch(stored, change)
+        if answer is not None:
+            answer(after)
+        if after != stored:
+            self.version += 1
+            after["metadata"]["resourceVersion"] = str(self.version)
+        self.objects[ref] = after
+        return Object.parse(json.dumps(after).encode(), ref.gvr)
+
+    # The recorder.
+
+    def event(self, about: Object, *, type: str, reason: str, note: str, action: str = "") -> None:  # noqa: A002
+        self.events.append((type, reason, note))
+
+
+def merged(current: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(current) if isinstance(current, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_value_is_copied_with_one_patch_and_then_nothing_is_sent(world: World) -> None:
+    source = world.source(k="1", other="x")
+    target = world.target({"replace-data.k": "configmap:s:data.k"}, data={"other": "z"})
+
+    world.look(target)
+    world.look(target)
+
+    assert world.patches == [{"data": {"k": "1"}, "metadata": {"uid": "uid-2", "resourceVersion": "2"}}]
+    assert world.events == [
+        ("Normal", "Copied", f"rule replace-data.k: wrote data.k from {source} (resourceVersion 1)"),
+    ]
+
+
+def test_a_value_that_is_there_already_costs_no_write_and_no_event(world: World) -> None:
+    world.source(k="1")
+    target = world.target({"replace-data.k": "configmap:s:data.k"}, data={"k": "1"})
+
+    world.look(target)
+
+    assert not world.patches
+    assert not world.events
+
+
+def test_several_rules_are_one_patch(world: World) -> None:
+    world.source(k="1", l="2")
+    rules = {
+        "replace-data.k": "configmap:s:data.k",
+        "replace-data.l": "configmap:s:data.l",
+        "replace-data.c": 'json:"3"',
+    }
+    target = world.target(rules)
+
+    world.look(target)
+
+    (patch,) = world.patches
+    assert isinstance(patch, dict)
+    assert patch["data"] == {"k": "1", "l": "2", "c": "3"}
+    assert world.reasons() == ["Copied"]
+
+
+def test_later_changes_are_copied_and_only_logged(world: World) -> None:
+    world.source(k="1")
+    target = world.target({"replace-data.k": "configmap:s:data.k"})
+    world.look(target)
+
+    world.source(k="2")
+    world.look(target)
+
+    assert world.objects[target]["data"] == {"k": "2"}
+    assert world.reasons() == ["Copied"]
+
+
+def test_a_change_of_other_keys_of_the_source_sends_nothing(world: World) -> None:
+    world.source(k="1")
+    target = world.target({"replace-data.k": "configmap:s:data.k"})
+    world.look(target)
+
+    world.source(k="1", other="new")
+    world.look(target)
+
+    assert len(world.patches) == 1
+
+
+def test_drift_is_corrected(world: World) -> None:
+    target = world.target({"replace-data.k": 'json:"v"'})
+    world.look(target)
+    world.objects[target]["data"]["k"] = "drifted"
+
+    world.look(target)
+
+    assert world.objects[target]["data"] == {"k": "v"}
+
+
+def test_an_integer_constant_equal_to_the_live_integer_is_in_sync(world: World) -> None:
+    target = world.target({"replace-spec.replicas": "json:3"}, gvr=WIDGETS, namespace="", spec={"replicas": 3})
+
+    world.look(target)
+
+    assert not world.patches
+
+
+def test_what_is_read_was_declared_before(world: World) -> None:
+    source = world.source(k="1")
+    target = world.target({"replace-data.k": "configmap:s:data.k", "replace-data.n": "nothing:x:data"})
+
+    world.look(target)
+
+    assert world.dependencies[target] == [source]
+    assert world.names[target] == [("", "nothing")]
+
+
+def test_an_edited_rule_lets_go_of_its_old_source(world: World) -> None:
+    world.source("s1", k="1")
+    second = world.source("s2", k="2")
+    world.look(world.target({"replace-data.k": "configmap:s1:data.k"}))
+
+    target = world.target({"replace-data.k": "configmap:s2:data.k"}, data={"k": "1"})
+    world.look(target)
+
+    assert world.dependencies[target] == [second]
+    assert world.objects[target]["data"] == {"k": "2"}
+
+
+def test_a_removed_rule_leaves_its_value_and_no_trace(world: World) -> None:
+    world.source(k="1")
+    world.look(world.target({"replace-data.k": "configmap:s:data.k"}))
+
+    target = world.target({}, data={"k": "1"})
+    world.look(target)
+
+    assert world.objects[target]["data"] == {"k": "1"}
+    assert target not in world.dependencies
+    assert len(world.copier.memories) == 0
+
+
+def test_a_deleted_target_is_forgotten(world: World) -> None:
+    world.source(k="1")
+    target = world.target({"replace-data.k": "configmap:s:data.k"})
+    world.look(target)
+    del world.objects[target]
+
+    world.look(target)
+
+    assert target not in world.dependencies
+    assert len(world.copier.memories) == 0
+    assert len(world.patches) == 1
+
+
+def test_a_target_that_is_going_is_left_alone(world: World) -> None:
+    target = world.target({"replace-data.k": 'json:"v"'})
+    world.objects[target]["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
+
+    world.look(target)
+
+    assert not world.patches
+    assert not world.events
+
+
+def test_a_target_in_a_namespace_that_is_going_is_left_alone(world: World) -> None:
+    target = world.target({"replace-data.k": 'json:"v"'})
+    world.put(NAMESPACES, "", "a", metadata={"deletionTimestamp": "2030-01-01T00:00:00Z"})
+
+    world.look(target)
+
+    assert not world.patches
+
+
+def test_a_missing_source_keeps_the_value_and_is_said_once(world: World) -> None:
+    world.source(k="1")
+    target = world.target({"replace-data.k": "configmap:s:data.k"})
+    world.look(target)
+    del world.objects[ObjectRef(CONFIGMAPS, "a", "s")]
+
+    world.look(target)
+    world.look(target)
+
+    assert world.objects[target]["data"] == {"k": "1"}
+    assert world.reasons() == ["Copied", "SourceMissing"]
+
+
+def test_a_source_that_comes_back_is_copied_and_said(world: World) -> None:
+    target = world.target({"replace-data.k": "configmap:s:data.k"}, data={"k": "1"})
+    world.look(target)
+
+    world.source(k="1")
+    world.look(target)
+
+    assert not world.patches
+    assert world.events[1:] == [("Normal", "Recovered", "rule replace-data.k: works again after SourceMissing")]
+
+
+def test_a_missing_path_names_the_step(world: World) -> None:
+    world.source(**{"tls.crt": "c"})
+    target = world.target({"replace-data.k": "configmap:s:data.crt"})
+
+    world.look(target)
+
+    ((_, reason, note),) = world.events
+    assert reason == "SourcePathMissing"
+    assert "step 2 of data.crt: found nothing" in note
+
+
+def test_one_bad_rule_disturbs_no_other(world: World) -> None:
+    world.source(k="1")
+    rules = {
+        "replace-data.a": "configmap",
+        "replace-data.b": "configmap:s",
+        "replace-data.c": "json:{",
+        "replace-data.d": "clusterrole:system:node:rules",
+        "replace-data.e": "configmap:s:data.k",
+        "merge-data": 'json:{"m":"n"}',
+    }
+    target = world.target(rules)
+
+    world.look(target)
+    world.look(target)
+
+    assert world.objects[target]["data"] == {"e": "1"}
+    assert sorted(world.reasons()) == ["Copied", "MalformedRule"]
+    (note,) = [note for _, reason, note in world.events if reason == "MalformedRule"]
+    assert all(f"rule replace-data.{name}: " in note for name in "abcd")
+    assert "rule merge-data: this annotation is not known" in note
+
+
+def test_the_state_of_an_unknown_kind_waits_under_its_name(world: World) -> None:
+    world.mapper.unknown.add("configmap")
+    world.source(k="1")
+    target = world.target({"replace-data.k": "configmap:s:data.k"})
+    world.look(target)
+    assert world.reasons() == ["UnknownKind"]
+    assert world.names[target] == [("", "configmap")]
+
+    world.mapper.unknown.clear()
+    world.look(target)
+
+    assert world.objects[target]["data"] == {"k": "1"}
+    assert world.names[target] == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason", "text"),
+    [
+        ("ambiguous:x:spec", "AmbiguousKind", "a.v1.x or a.v1.y"),
+        ("review:x:spec", "UnsupportedKind", "no verb list"),
+        ("clusterrole:n/x:rules", "MalformedRule", "cluster-scoped"),
+        ("configmap:t:data", "SelfReference", "data.k"),
+        ("configmap:t:data.k", "SelfReference", "data.k"),
+    ],
+)
+def test_a_source_that_cannot_be_is_refused(world: World, rule: str, reason: str, text: str) -> None:
+    target = world.target({"replace-data.k": rule}, data={"x": "1"})
+
+    world.look(target)
+
+    assert world.reasons() == [reason]
+    assert text in world.events[0][2]
+    assert not world.patches
+
+
+def test_a_cluster_scoped_target_needs_a_namespace_for_its_source(world: World) -> None:
+    target = world.target({"replace-spec.k": "configmap:s:data.k"}, gvr=WIDGETS, namespace="")
+
+    world.look(target)
+
+    assert world.reasons() == ["MalformedRule"]
+    assert "NAMESPACE/NAME" in world.events[0][2]
+
+
+def test_another_path_of_the_target_itself_may_be_copied(world: World) -> None:
+    target = world.target({"replace-data.copy": "configmap:t:data.orig"}, data={"orig": "1"})
+
+    world.look(target)
+    world.look(target)
+
+    assert world.objects[target]["data"] == {"orig": "1", "copy": "1"}
+    assert len(world.patches) == 1
+
+
+def test_a_denied_destination_is_never_written(world: World) -> None:
+    target = world.target({"replace-status": "json:{}", "replace-metadata.finalizers": "json:[]"})
+
+    world.look(target)
+
+    assert not world.patches
+    assert world.reasons() == ["DeniedDestination"]
+
+
+def test_guarded_kinds_are_left_alone_unless_named_in_full() -> None:
+    world = World()
+    target = world.target({"replace-rules": "json:[]"}, gvr=CLUSTER_ROLES, namespace="")
+    world.look(target)
+    assert not world.patches
+
+    named = replace(world.copier, full_targets=frozenset({CLUSTER_ROLES}))
+    named.reconcile(Request(target))
+
+    assert len(world.patches) == 1
+
+
+# --- borders ---------------------------------------------------------------------------------------------------------
+
+
+def test_another_namespace_needs_consent_which_may_come_and_go(world: World) -> None:
+    target = world.target({"replace-data.k": "configmap:b/s:data.k"})
+    world.source(namespace="b", k="1")
+    world.look(target)
+    assert world.reasons() == ["ConsentMissing"]
+
+    world.source(namespace="b", allow="a/ConfigMap/t", k="1")
+    world.look(target)
+    assert world.objects[target]["data"] == {"k": "1"}
+
+    world.source(namespace="b", allow="c", k="2")
+    world.look(target)
+    assert world.objects[target]["data"] == {"k": "1"}
+    assert world.reasons() == ["ConsentMissing", "Copied", "ConsentMissing"]
+
+
+def test_without_consent_nothing_tells_whether_the_source_exists() -> None:
+    told = []
+    for prepare in (
+        lambda world: None,
+        lambda world: world.source(namespace="b", k="1"),
+        lambda world: world.source(namespace="b", other="1"),
+    ):
+        world = World()
+        prepare(world)
+        world.look(world.target({"replace-data.k": "configmap:b/s:data.k"}))
+        told.append(world.events)
+
+    assert told[0] == told[1] == told[2]
+
+
+def test_allow_asks_for_no_consent_and_deny_takes_none() -> None:
+    for mode, expected in ((CrossNamespace.ALLOW, "Copied"), (CrossNamespace.DENY, "BorderClosed")):
+        world = World(cross_namespace=mode)
+        world.source(namespace="b", allow="a", k="1")
+        world.look(world.target({"replace-data.k": "configmap:b/s:data.k"}))
+        assert world.reasons() == [expected]
+
+
+def test_secrets_that_give_access_stay_even_with_consent(world: World) -> None:
+    annotations = {f"{PREFIX}allow-copy-to": "*"}
+    token = "kubernetes.io/service-account-token"
+    world.put(SECRETS, "b", "s", metadata={"annotations": annotations}, type=token, data={"token": "eA=="})
+
+    world.look(world.target({"replace-data.k": "secret:b/s:data.token"}))
+
+    assert world.reasons() == ["SourceRefused"]
+    assert not world.patches
+
+
+def test_sources_outside_the_namespaces_watched_are_refused() -> None:
+    world = World(namespaces=frozenset({"a"}), cross_namespace=CrossNamespace.ALLOW)
+
+    world.look(world.target({"replace-data.k": "configmap:b/s:data.k"}))
+
+    assert world.reasons() == ["OutOfScope"]
+
+
+# --- first sync ------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_target_waits_for_the_first_list_of_its_sources(world: World) -> None:
+    target = world.target({"replace-data.k": "widget:s:spec.k", "replace-data.c": 'json:"v"'})
+    world.unsynced = {WIDGETS: None}
+    copier = replace(world.copier, policy=Policy(cross_namespace=CrossNamespace.ALLOW))
+
+    result = copier.reconcile(Request(target))
+
+    assert result.requeue_after == pytest.approx(10)
+    assert not world.patches
+    assert not world.events
+
+    world.clock.advance(10)
+    copier.reconcile(Request(target))
+
+    assert world.objects[target]["data"] == {"c": "v"}
+    assert sorted(world.reasons()) == ["Copied", "SourceUnavailable"]
+
+
+def test_a_kind_that_may_not_be_read_is_reported_at_once(world: World) -> None:
+    world.source(k="1")
+    target = world.target({"replace-data.k": "secret:s:data.k", "replace-data.c": 'json:"v"'})
+    world.unsynced = {SECRETS: ForbiddenError("no", reason="Forbidden", verb="list", ref=SECRETS)}
+
+    world.look(target)
+
+    assert world.objects[target]["data"] == {"c": "v"}
+    (note,) = [note for _, reason, note in world.events if reason == "SourceUnavailable"]
+    assert "secrets.v1 in namespace a cannot be read: 403 Forbidden" in note
+
+
+def test_a_target_that_is_not_synced_parks_its_request(world: World) -> None:
+    target = world.target({"replace-data.c": 'json:"v"'})
+    world.unsynced = {CONFIGMAPS: None}
+
+    with pytest.raises(NotSyncedError):
+        world.look(target)
+
+
+# --- what the server answers -----------------------------------------------------------------------------------------
+
+
+def refused(status: int = 422, *causes: Cause, message: str = "") -> APIError:
+    kind = {422: InvalidError, 403: ForbiddenError, 409: ConflictError, 429: TooManyRequestsError}.get(status, APIError)
+    return kind(message, status=status, reason="Invalid" if status == 422 else "", causes=causes)
+
+
+def test_a_conflict_is_left_to_the_framework_and_not_reported(world: World) -> None:
+    target = world.target({"replace-data.k": 'json:"v"'})
+    world.answers = [refused(409)]
+
+    with pytest.raises(ConflictError):
+        world.look(target)
+    world.look(target)
+
+    assert world.reasons() == ["Copied"]
+
+
+def test_a_target_that_is_another_object_by_now_is_a_conflict(world: World) -> None:
+    target = world.target({"replace-data.k": 'json:"v"'})
+    world.answers = [refused(422, Cause("FieldValueInvalid", "metadata.uid", "field is immutable"))]
+
+    with pytest.raises(ConflictError):
+        world.look(target)
+
+
+def test_a_target_that_is_gone_is_forgotten_and_never_made(world: World) -> None:
+    target = world.target({"replace-data.k": 'json:"v"'})
+    world.answers = [NotFoundError("gone", status=404)]
+
+    assert world.look(target) == Result()
+    assert not world.events
+    assert len(world.copier.memories) == 0
+
+
+@pytest.mark.parametrize("error", [ServerError("boom", status=500), TransportError("cut")])
+def test_an_unknown_outcome_is_left_to_the_framework(world: World, error: InformersError) -> None:
+    target = world.target({"replace-data.k": 'json:"v"'})
+    world.answers = [error]
+
+    with pytest.raises(type(error)):
+        world.look(target)
+    assert not world.events
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_server_is_given_the_time_it_asks_for(world: World, status: int) -> None:
+    target = world.target({"replace-data.k": 'json:"v"'})
+    world.answers = [APIError("busy", status=status, retry_after=7.0)]
+
+    assert world.look(target).requeue_after == 7.0
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "text"),
+    [
+        (
+            refused(422, Cause("FieldValueInvalid", "spec.x", 'Invalid value: "hunter2"')),
+            "Invalid",
+            "spec.x: FieldValueInvalid",
+        ),
+        (
+            refused(422, Cause("FieldValueForbidden", "data", "field is immutable")),
+            "Immutable",
+            "data: FieldValueForbidden",
+        ),
+        (refused(400, message="hunter2"), "Invalid", "400"),
+        (refused(413), "TooLarge", "413"),
+        (refused(415), "Invalid", "415"),
+        (
+            refused(403, message='admission webhook "deny.example.com" denied: hunter2'),
+            "AdmissionDenied",
+            "deny.example.com",
+        ),
+    ],
+)
+def test_refused_content_is_said_once_and_never_sent_again(
+    world: World, error: APIError, reason: str, text: str
+) -> None:
+    world.source(k="1")
+    target = world.target({"replace-data.k": "configmap:s:data.k"})
+    world.answers = [error]
+
+    world.look(target)
+    world.look(target)
+    world.objects[target]["status"] = {"phase": "busy"}
+    world.objects[target]["metadata"] |= {"resourceVersion": "77", "generation": 9}
+    world.look(target)
+
+    assert len(world.patches) == 1
+    ((_, said, note),) = world.events
+    assert said == reason
+    assert text in note
+    assert "hunter2" not in note
+
+
+def test_a_stalled_rule_is_tried_again_when_source_rule_or_target_change(world: World) -> None:
+    world.source(k="1")
+    target = world.target({"replace-data.k": "configmap:s:data.k"})
+    world.answers = [refused(422), refused(422), refused(422)]
+    world.look(target)
+
+    world.source(k="2")
+    world.look(target)
+    world.look(target)
+    assert len(world.patches) == 2
+
+    world.objects[target]["data"] = {"other": "x"}
+    world.look(target)
+    world.look(target)
+    assert len(world.patches) == 3
+
+    annotations = world.objects[target]["metadata"]["annotations"]
+    annotations[f"{PREFIX}replace-data.k"] = "configmap:a/s:data.k"
+    world.look(target)
+    assert len(world.patches) == 4
+    assert world.reasons() == ["Invalid", "Copied"]
+
+
+def test_a_stalled_rule_holds_no_other_rule(world: World) -> None:
+    world.source(k="1")
+    target = world.target({"replace-data.bad": "configmap:s:data.k"})
+    world.answers = [refused(422)]
+    world.look(target)
+    world.objects[target]["metadata"]["annotations"][f"{PREFIX}replace-data.good"] = 'json:"v"'
+    world.answers = [refused(422)]
+    world.look(target)
+
+    world.look(target)
+
+    assert "bad" not in world.objects[target].get("data", {})
+
+
+def test_an_admission_denial_is_tried_again_later_and_later(world: World) -> None:
+    target = world.target({"replace-data.k": 'json:"v"'})
+    denied = refused(403, message='admission webhook "w" denied the request')
+    world.answers = [denied, denied]
+
+    assert world.look(target).requeue_after == pytest.approx(300)
+    world.clock.advance(300)
+    assert world.look(target).requeue_after == pytest.approx(600)
+    assert world.look(target).requeue_after == pytest.approx(600)
+    assert len(world.patches) == 2
+
+
+def test_a_missing_right_is_named_and_tried_again_slowly(world: World) -> None:
+    world.source(k="1")
+    target = world.target({"replace-data.k": "configmap:s:data.k"})
+    world.answers = [refused(403), refused(403)]
+
+    assert world.look(target).requeue_after == pytest.approx(60)
+    world.source(k="2")
+    world.look(target)
+    assert len(world.patches) == 1
+    assert "RBAC must allow: patch configmaps in namespace a" in world.events[0][2]
+
+    world.clock.advance(60)
+    assert world.look(target).requeue_after == pytest.approx(120)
+    world.clock.advance(120)
+    world.look(target)
+    assert world.objects[target]["data"] == {"k": "2"}
+    assert world.reasons() == ["Forbidden", "Copied"]
+
+
+def test_a_value_the_server_writes_in_its_own_way_is_in_sync(world: World) -> None:
+    target = world.target({"replace-spec.mem": 'json:"2048Mi"'}, gvr=WIDGETS, namespace="", spec={"mem": "1Gi"})
+    world.answers = [lambda after: after["spec"].update(mem="2Gi")]
+    world.look(target)
+
+    for generation in range(20):
+        world.objects[target]["metadata"]["generation"] = generation
+        world.look(target)
+    assert len(world.patches) == 1
+
+    world.objects[target]["spec"]["mem"] = "drifted"
+    world.look(target)
+    assert len(world.patches) == 2
+
+
+def test_a_value_the_server_does_not_keep_is_reported_and_not_sent_again(world: World) -> None:
+    target = world.target({"replace-spec.unknown": 'json:"v"'}, gvr=WIDGETS, namespace="", spec={})
+    world.answers = [lambda after: after["spec"].pop("unknown")]
+
+    world.look(target)
+    world.look(target)
+
+    assert len(world.patches) == 1
+    assert world.reasons() == ["NotPersisted"]
+
+
+def test_a_null_to_be_stored_goes_by_json_patch(world: World) -> None:
+    target = world.target({"replace-spec.k": "json:null"}, gvr=WIDGETS, namespace="", spec={})
+
+    world.look(target)
+    world.look(target)
+
+    assert world.kinds == ["json"]
+    assert world.objects[target]["spec"] == {"k": None}
+
+
+def test_a_failed_test_of_a_json_patch_counts_as_a_conflict_until_the_third_time(world: World) -> None:
+    target = world.target({"replace-spec.k": "json:null"}, gvr=WIDGETS, namespace="", spec={})
+    world.answers = [refused(422), refused(422), refused(422)]
+
+    for _ in range(2):
+        with pytest.raises(ConflictError):
+            world.look(target)
+    world.look(target)
+
+    assert world.reasons() == ["Invalid"]
+
+
+# --- secrets ---------------------------------------------------------------------------------------------------------
+
+
+def test_raw_base64_is_copied_with_a_warning_said_once(world: World) -> None:
+    world.put(SECRETS, "a", "s", data={"k": "aHVudGVyMg=="})
+    target = world.target({"replace-data.k": "secret:s:data.k"})
+
+    world.look(target)
+    world.look(target)
+
+    assert world.objects[target]["data"] == {"k": "aHVudGVyMg=="}
+    assert sorted(world.reasons()) == ["Base64Value", "Copied"]
+
+
+def test_no_event_and_no_line_holds_a_value(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", logger="controllers")
+    mark = "U0VOVElORUwtVkFMVUU="
+    world.put(SECRETS, "a", "s", data={"k": mark})
+    rules = {
+        "replace-data.k": "secret:s:data.k",
+        "replace-binaryData.k": "secret:s:data",
+        "replace-metadata.labels": f'json:{{"x":["{mark}"]}}',
+        "replace-data.x": mark,
+        "replace-data.y": f"json:{mark}",
+    }
+
+    world.look(world.target(rules))
+
+    assert mark not in repr(world.events)
+    assert mark not in repr([vars(record) for record in caplog.records])
+
+
+def test_labels_copied_as_a_whole_leave_out_deployment_tools_keys(world: World) -> None:
+    world.put(CONFIGMAPS, "a", "s", metadata={"labels": {"x": "1", "app.kubernetes.io/instance": "other"}})
+    rules = {"replace-metadata.labels": "configmap:s:metadata.labels"}
+    target = world.target(rules, labels={"y": "2", "app.kubernetes.io/instance": "mine"})
+
+    world.look(target)
+    world.look(target)
+
+    assert world.objects[target]["metadata"]["labels"] == {"x": "1", "app.kubernetes.io/instance": "mine"}
+    assert len(world.patches) == 1

@@ -1,0 +1,169 @@
+"""The command line: how controllers are found, what is wrong with flags, and which status a program ends with."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from controllers import copier
+from controllers.__main__ import find_names, main, parse_arguments
+
+
+def parse(*words: str) -> argparse.Namespace:
+    return parse_arguments(copier, copier.PROGRAM, words)
+
+
+def usage_error(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        parse(*words)
+    assert caught.value.code == 2
+    found = capsys.readouterr()
+    assert not found.out
+    *causes, pointer = found.err.splitlines()
+    assert pointer == 'k8s-copier: run "k8s-copier --help" for all flags'
+    return "\n".join(causes)
+
+
+def test_the_flags_of_2019_still_work() -> None:
+    options = parse(
+        "-t", "federatedsecret,secret", "--target=configmaps.v1.", "-n=a,b", "-nc", "-v", "4", "-logtostderr"
+    )
+
+    assert options.target == ["federatedsecret", "secret", "configmaps.v1."]
+    assert options.namespace == ["a", "b", "c"]
+    assert options.log_level == "debug"
+    assert options.ignored_flags == ("logtostderr",)
+
+
+def test_the_word_run_may_be_left_out_or_written() -> None:
+    assert parse("run", "-t", "secret").target == parse("-t", "secret", "run").target == parse("-t=secret").target
+
+
+def test_defaults_are_those_of_the_copier() -> None:
+    options = parse("--target=secret")
+
+    assert (options.workers, options.cross_namespace, options.log_level) == (4, "consent", "info")
+    assert options.namespace == []
+
+
+def test_log_level_wins_over_verbosity() -> None:
+    assert parse("--target=secret", "-v=9", "--log-level=info").log_level == "info"
+    assert parse("--target=secret", "-v=3").log_level == "info"
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *("logtostderr", "alsologtostderr", "stderrthreshold=2", "vmodule=a=1", "log_dir=/tmp", "log_file=x"),
+        *(
+            "log_file_max_size=1",
+            "log_backtrace_at=a:1",
+            "skip_headers",
+            "skip_log_headers",
+            "add_dir_header",
+            "one_output",
+        ),
+    ],
+)
+def test_flags_of_klog_are_ignored(flag: str) -> None:
+    assert parse("--target=secret", f"-{flag}").ignored_flags
+    assert parse("--target=secret", f"--{flag}").ignored_flags
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ((), "at least one --target is required"),
+        (("--target=",), "--target: want"),
+        (("--target=apps/v1/deployments",), 'write deployments.v1.apps, got "apps/v1/deployments"'),
+        (
+            ("--target=a b",),
+            "--target: want RESOURCE, RESOURCE.GROUP or RESOURCE.VERSION.GROUP in letters, digits, '-' and '.', got \"a b\"",
+        ),
+        (("-t=secret", "-n=A_B"), '--namespace: want a DNS label, got "A_B"'),
+        (("-t=secret", "--workers=65"), '--workers: want a whole number from 1 to 64, got "65"'),
+        (("-t=secret", "--cross-namespace=maybe"), '--cross-namespace: want one of consent, allow, deny, got "maybe"'),
+        (("-t=secret", "-v=-1"), '--v: want a whole number, 0 or more, got "-1"'),
+        (("-t=secret", "explain"), 'want one of run, got "explain"'),
+        (("-t=secret", "run", "more"), 'want nothing more, got "more"'),
+    ],
+)
+def test_a_usage_error_says_what_is_wanted(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], cause: str
+) -> None:
+    assert cause in usage_error(capsys, *words)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        *("--source=secret", "--strict", "--on-source-missing=retain", "--on-rule-removed=retain", "--dry-run"),
+        *("--output=json", "--filename=x", "--offline", "--context=x", "--all-contexts", "--leader-elect"),
+        *("--http-address=:8080", "--metrics"),
+    ],
+)
+def test_a_flag_that_does_nothing_yet_is_not_taken(capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    assert f"{flag.partition('=')[0]}: want a known flag" in usage_error(capsys, "-t=secret", flag)
+
+
+def test_help_lists_every_flag_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse("--help")
+
+    text = " ".join(capsys.readouterr().out.split())
+    assert caught.value.code == 0
+    for flag in ("--target", "--namespace", "--cross-namespace", "--workers", "--kubeconfig", "--log-level", "--v"):
+        assert flag in text
+    assert "(default: consent)" in text
+    assert "(default: 4)" in text
+    assert "(default: info)" in text
+
+
+def test_version_names_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse("--version")
+
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith("k8s-copier 0.")
+
+
+def test_controllers_are_listed_with_their_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+
+    text = capsys.readouterr().out
+    assert "copier" in find_names()
+    assert f"copier  {(copier.__doc__ or '').splitlines()[0]}" in text
+
+
+@pytest.mark.parametrize("words", [[], ["no-such"], ["__main__"]])
+def test_an_unknown_controller_is_a_usage_error(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    assert main(words) == 2
+    assert "want the name of a controller" in capsys.readouterr().err
+
+
+def test_a_kubeconfig_that_cannot_be_read_is_one_line_and_status_2(tmp_path: Path) -> None:
+    ended = run_copier("--target=secret", f"--kubeconfig={tmp_path / 'absent'}")
+
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1
+    assert ended.stderr.startswith("k8s-copier: ")
+    assert not ended.stdout
+
+
+def test_a_console_script_of_this_name_is_installed() -> None:
+    script = Path(sys.executable).with_name("k8s-copier")
+
+    ended = subprocess.run([script, "--version"], capture_output=True, text=True, check=True, timeout=30)
+
+    assert ended.stdout.startswith("k8s-copier ")
+
+
+def run_copier(*words: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
+    command = [sys.executable, "-m", "controllers", "copier", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30, env=environment)
