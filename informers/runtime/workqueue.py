@@ -15,7 +15,7 @@ import itertools
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from informers.backoff import Backoff
@@ -78,6 +78,8 @@ class WorkQueue:
         self._idle = 0  # workers that wait
         self._wake_at = math.inf  # the earliest due time that one of them waits for
         self._is_shut = False
+        self._handed_out = 0
+        self._on_idle: dict[object, Callable[[], None]] = {}
 
     def add(self, key: ObjectRef, *, priority: int = NORMAL, since: float | None = None) -> None:
         """Have `key` looked at; `since` is when its change came in, if that was earlier than now."""
@@ -172,6 +174,9 @@ class WorkQueue:
                 self._wake_locked(1)
             elif self._is_shut and self._is_empty_locked():
                 self._drained.notify_all()
+            on_idle = tuple(self._on_idle.values()) if self._on_idle and self._is_empty_locked() else ()
+        for callback in on_idle:
+            callback()
 
     def forget(self, key: ObjectRef) -> None:
         """Count the failures of `key` from 0 again."""
@@ -208,6 +213,26 @@ class WorkQueue:
         with self._lock:
             self._wake_locked(self._promote_locked(now))
             return self._is_empty_locked()
+
+    def on_idle(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have `callback` called, with no lock held, whenever the last key was given back and none waits.
+
+        Returns a function that takes it off, which never waits and may be called twice.
+        """
+        token = object()
+        with self._lock:
+            self._on_idle[token] = callback
+
+        def take_off() -> None:
+            with self._lock:
+                self._on_idle.pop(token, None)
+
+        return take_off
+
+    def handed_out(self) -> int:
+        """Return how many keys were handed out so far, to tell whether anything was done since one looked."""
+        with self._lock:
+            return self._handed_out
 
     def holds(self, key: ObjectRef) -> bool:
         """Tell whether anything is remembered of `key`: waiting, due, processed, or failed."""
@@ -320,6 +345,7 @@ class WorkQueue:
             del classes[chosen]
         priority, since = self._dirty.pop(key)
         self._processing.add(key)
+        self._handed_out += 1
         return Item(key, priority, since, self._failures.get(key, 0) if self._failures else 0)
 
     def _place_locked(self, key: ObjectRef, priority: int) -> None:

@@ -1,0 +1,630 @@
+"""Manager: own every thread and every cluster of a program; start in order, stop in reverse, and tell what ended it.
+
+The main thread does nothing but wait for a message: a signal, a thread that ended, a wish to stop. A signal handler
+only puts such a message into a queue whose `put` may interrupt itself, so that it can never wait for a lock that
+the interrupted thread holds.
+
+What is surprising: a thread that ends before it was asked to ends the process. Half a program is worse than none.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from queue import SimpleQueue
+from types import FrameType
+from typing import Final, TypeAlias
+
+from informers.api.client import Client
+from informers.api.fence import Fence
+from informers.api.kubeconfig import Clusters
+from informers.api.restmapper import RESTMapper
+from informers.api.transport import Transport
+from informers.backoff import Backoff
+from informers.cache.dependencies import DependencyGraph
+from informers.cache.factory import InformerFactory, InformerSet
+from informers.cache.lister import Lister
+from informers.cache.listwatch import Selection, WatchOptions
+from informers.cache.store import Delta
+from informers.clock import Clock, Stop, SystemClock
+from informers.logs import fields
+from informers.meta.errors import ConfigError, InformersError
+from informers.meta.objects import Object
+from informers.meta.resources import GVR, ObjectRef
+from informers.runtime.controller import (
+    Controller,
+    MapFunc,
+    Options,
+    Predicate,
+    Surroundings,
+    What,
+    check_name,
+)
+from informers.runtime.events import EventRecorder
+from informers.runtime.gate import Gate
+from informers.runtime.reconciler import Reconcile
+from informers.runtime.threads import Collector, Threads
+from informers.runtime.workqueue import RETRY
+
+_log = logging.getLogger(__name__)
+
+Check: TypeAlias = Callable[[], str | None]
+
+_DISTRIBUTION: Final = "kube-informers"
+_CRDS: Final = GVR("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+_APISERVICES: Final = GVR("apiregistration.k8s.io", "v1", "apiservices")
+
+# Groups of threads, in the order in which they are stopped.
+_WORK: Final = "work"
+_EVENTS: Final = "events"
+_DISCOVERY: Final = "discovery"
+
+_EVENTS_GRACE: Final = 4.0  # 2 s to send, and one call that was begun then
+_CACHE_GRACE: Final = 5.0  # for threads whose sockets were cut
+_CUT_AGAIN: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _StopWanted:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _SignalCame:
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class _ThreadEnded:
+    name: str
+    error: BaseException | None
+
+
+@dataclass(frozen=True, slots=True)
+class _CachesFilled:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class _GarbageIsDue:
+    pass
+
+
+_Message: TypeAlias = _StopWanted | _SignalCame | _ThreadEnded | _CachesFilled | _GarbageIsDue
+
+
+class Manager:
+    """Everything that a program of controllers runs on. Runs once.
+
+    `client` and `mapper()` work before and without `run()`, on the caller's thread. Raises `ConfigError` for a bad
+    name or option.
+    """
+
+    client: Client
+    events: EventRecorder
+    fence: Fence
+
+    def __init__(
+        self,
+        clusters: Clusters,
+        *,
+        name: str,
+        watch: WatchOptions | None = None,
+        shutdown_grace: float = 10.0,
+        dry_run: bool = False,
+        tune_gc: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        check_name(name)
+        if not shutdown_grace >= 0:
+            msg = f"Manager: shutdown_grace: want seconds, 0 or more, got {shutdown_grace!r}"
+            raise ConfigError(msg)
+        self.name = name
+        self.clock: Clock = SystemClock() if clock is None else clock
+        self._clusters = tuple(clusters.names())
+        self._grace = shutdown_grace
+        self._tune_gc = tune_gc
+        self._stop = Stop(self.clock)
+        self._mailbox: SimpleQueue[_Message] = SimpleQueue()
+        self._threads = Threads(self.clock, self._thread_ended)
+        self._gate = Gate(self.clock, changed=self._look_at_gate)
+        self._collector = Collector(self.clock, ask=lambda: self._mailbox.put(_GarbageIsDue()))
+        self.fence = Fence()
+        self._transports = {
+            cluster: Transport(
+                clusters.config(cluster),
+                cluster=cluster,
+                user_agent=_user_agent(name),
+                clock=self.clock,
+                max_inflight=clusters.limits.max_inflight,
+                qps=clusters.limits.qps,
+                burst=clusters.limits.burst,
+            )
+            for cluster in self._clusters
+        }
+        self.client = Client(self._transports, fence=self.fence, dry_run=dry_run)
+        self._mappers: dict[str, RESTMapper] = {}
+        self._factories: dict[str, InformerFactory] = {}
+        for cluster, transport in self._transports.items():
+            mapper = RESTMapper(transport, clock=self.clock)
+            mapper.on_first_use = partial(self._use_mapper, cluster)
+            self._mappers[cluster] = mapper
+            self._factories[cluster] = InformerFactory(
+                cluster,
+                self.client,
+                transport,
+                mapper,
+                options=watch or WatchOptions(),
+                clock=self.clock,
+                on_thread_death=partial(self._reflector_died, cluster),
+            )
+        self.events = EventRecorder(
+            self.client,
+            program=name,
+            instance=f"{name}-{platform.node()}",
+            fence=self.fence,
+            clock=self.clock,
+            find=self._find,
+            kind_of=self._kind_of,
+            start_thread=lambda run: self._threads.start("events", run, group=_EVENTS),
+            dry_run=dry_run,
+        )
+        self._surroundings = Surroundings(
+            client=self.client,
+            clock=self.clock,
+            stop=self._stop,
+            gate=self._gate,
+            follow=self._follow,
+            sets=self._sets,
+            start_thread=lambda name, run: self._threads.start(name, run, group=_WORK),
+        )
+        self._lock = threading.Lock()  # guards all below
+        self._has_run = False
+        self._is_running = False
+        self._was_open = False
+        self._dead: tuple[str, ...] = ()
+        self._used_mappers: dict[str, None] = {}
+        self._controllers: dict[str, Controller] = {}
+        self._graphs: list[DependencyGraph] = []
+        self._runnables: dict[str, Callable[[Stop], None]] = {}
+        self._ready_checks: dict[str, Check] = {}
+        self._live_checks: dict[str, Check] = {}
+
+    # What there is.
+
+    def clusters(self) -> Sequence[str]:
+        """Return the values that references carry, the home cluster's `""` first."""
+        return self._clusters
+
+    def cluster_names(self) -> Mapping[str, str]:
+        """Return what users write for a cluster, and the value it stands for; empty with one unnamed cluster."""
+        return {name: name for name in self._clusters if name}
+
+    def mapper(self, cluster: str = "") -> RESTMapper:
+        """Return what knows the resources of a cluster. Raises `ConfigError` for an unknown cluster."""
+        self._check_cluster(cluster)
+        return self._mappers[cluster]
+
+    def lister(
+        self, what: GVR | str | Selection, *, clusters: Sequence[str] | None = None, required: bool = True
+    ) -> Lister:
+        """Follow a selection and return what reads it; no reconcile starts before one that is required has synced.
+
+        Also while running. Raises `ConfigError` for an unknown cluster or a bad selection.
+        """
+        chosen = self._clusters if clusters is None else tuple(clusters)
+        for cluster in chosen:
+            self._check_cluster(cluster)
+        followed = {cluster: self._factories[cluster].follow(_selection(what), required=required) for cluster in chosen}
+        if required:
+            for cluster, informers in followed.items():
+                resource = str(informers.selection.resource)
+                self._gate.require(f"{cluster}/{resource}" if cluster else resource, informers)
+        return Lister(followed, clock=self.clock)
+
+    def dependency_graph(
+        self, *, over: Sequence[Lister] = (), namespaces: Sequence[str] = (), wide: int = 100
+    ) -> DependencyGraph:
+        """Return a new graph, to be passed to `add_controller`; it starts informers for what nothing in `over` follows."""
+        graph = DependencyGraph(
+            self._factories, over=tuple(over), namespaces=tuple(namespaces), wide=wide, clock=self.clock
+        )
+        with self._lock:
+            self._graphs.append(graph)
+        return graph
+
+    # What is to be done.
+
+    def add_controller(
+        self,
+        name: str,
+        reconcile: Reconcile,
+        *,
+        primary: What | Sequence[What],
+        watches: Mapping[What, MapFunc] | None = None,
+        owns: Sequence[What] = (),
+        dependencies: DependencyGraph | None = None,
+        workers: int = 1,
+        predicate: Predicate | None = None,
+        retry: Backoff = RETRY,
+        timeout: float | None = None,
+        own_writes: bool = True,
+        required: bool = True,
+        resync: float = 0.0,
+    ) -> Controller:
+        """Have `reconcile` called for each object of `primary` that it may have something to do for.
+
+        Attributes of the outcome are told in `Result`; what calls for a reconcile besides the object itself:
+
+        Args:
+            name: for thread names, logs and metrics; unique.
+            reconcile: makes one object right; called by `workers` threads, never twice at once for one object.
+            primary: what is reconciled; more can be added later.
+            watches: for each resource, which objects a change of one of its objects concerns.
+            owns: resources whose objects concern the primary that controls them.
+            dependencies: a graph that reconcile keeps; what depends on what changed is reconciled.
+            workers: how many reconciles run at the same time.
+            predicate: tells of an update of a primary whether it matters; additions, deletions and a first deletion
+                timestamp always do.
+            retry: how long after a failure a key is tried again.
+            timeout: seconds that bound every call to the API server inside one reconcile.
+            own_writes: wait, before the next reconcile of an object, until caches show what the last one wrote.
+            required: start only when all of these resources have synced, are not served or forbidden.
+            resync: seconds after which each primary is looked at again though nothing changed; 0 = never.
+
+        Raises `InformersError` after `run()`, `ConfigError` for a bad name or option.
+        """
+        check_name(name)
+        options = Options(
+            workers=workers,
+            predicate=predicate,
+            retry=retry,
+            timeout=timeout,
+            own_writes=own_writes,
+            required=required,
+            resync=resync,
+        )
+        primaries = [primary] if isinstance(primary, GVR | str | Selection) else list(primary)
+        controller = Controller(
+            name, reconcile, surroundings=self._surroundings, options=options, dependencies=dependencies
+        )
+        with self._lock:
+            self._check_open_locked(name, self._controllers)
+            self._controllers[name] = controller
+        for what in primaries:
+            controller.add_primary(what)
+        for what, map_ in (watches or {}).items():
+            controller.add_watch(what, map_)
+        for what in owns:
+            controller.add_owned(what)
+        return controller
+
+    def add_runnable(self, name: str, run: Callable[[Stop], None], *, leader_only: bool = True) -> None:
+        """Have `run(stop)` called on a thread of its own, after the caches are filled; it returns once `stop` is set.
+
+        One that returns or raises earlier stops the program. `leader_only` work will need the lease, where there is
+        one. Raises `InformersError` after `run()`, `ConfigError` for a name in use.
+        """
+        del leader_only  # without a lease everybody leads
+        check_name(name)
+        with self._lock:
+            self._check_open_locked(name, self._runnables)
+            self._runnables[name] = run
+
+    def add_ready_check(self, name: str, check: Check) -> None:
+        """Be ready only while `check()` returns None; a text says why not."""
+        with self._lock:
+            self._ready_checks[name] = check
+
+    def add_live_check(self, name: str, check: Check) -> None:
+        """Be alive only while `check()` returns None; for runnables that can hang."""
+        with self._lock:
+            self._live_checks[name] = check
+
+    def ready_problems(self) -> Mapping[str, str]:
+        """Return, by name, what keeps this process from being ready; nothing when it is."""
+        found = {f"sync {name}": "not synced" for name in self._gate.missing()}
+        with self._lock:
+            checks = dict(self._ready_checks)
+        return {**found, **_failing(checks)}
+
+    def live_problems(self) -> Mapping[str, str]:
+        """Return, by name, what is broken for good in this process; nothing when all is alive."""
+        with self._lock:
+            dead = {f"thread {name}": "ended" for name in self._dead}
+            checks = dict(self._live_checks)
+        return {**dead, **_failing(checks)}
+
+    # Its life.
+
+    def run(self) -> None:
+        """Start everything, block until stopped, stop everything, and raise what ended it.
+
+        Returns after a signal (in the main thread, SIGTERM and SIGINT are handled) or `stop()`. Raises the error of a
+        thread that died, or `InformersError` when something still runs after the grace.
+        """
+        with self._lock:
+            if self._has_run:
+                msg = f"manager {self.name}: runs once"
+                raise InformersError(msg)
+            self._has_run = True
+        with self._handled_signals(), self._tuned_collector():
+            error: BaseException | None = None
+            try:
+                self._start()
+                error = self._supervise()
+            except BaseException as caught:  # noqa: BLE001 - what was started is stopped before anybody hears of it
+                error = caught
+            left = self._shut_down()
+        if error is None and left:
+            error = InformersError(f"manager {self.name}: still running at the end: {', '.join(left)}")
+        if error is not None:
+            raise error
+
+    def stop(self, reason: str = "") -> None:
+        """Ask for an orderly stop; returns at once, and may be called from anywhere, a signal handler too."""
+        self._mailbox.put(_StopWanted(reason))
+
+    def controllers(self) -> Sequence[Controller]:
+        """Return the controllers, in the order in which they were added."""
+        with self._lock:
+            return tuple(self._controllers.values())
+
+    def informers(self) -> Mapping[str, Sequence[InformerSet]]:
+        """Return what is followed, by cluster."""
+        return {cluster: self._sets(cluster) for cluster in self._clusters}
+
+    def _start(self) -> None:
+        for factory in self._factories.values():
+            factory.start()
+        with self._lock:
+            self._is_running = True
+            used = tuple(self._used_mappers)
+            controllers = tuple(self._controllers.values())
+            runnables = dict(self._runnables)
+        for cluster in used:
+            self._start_discovery(cluster)
+        self.events.start()
+        for controller in controllers:
+            controller.start()
+        for name, run in runnables.items():
+            self._threads.start(f"run/{name}", partial(self._run_when_open, run), group=_WORK)
+        self._look_at_gate()
+        _log.info("started", extra=fields(program=self.name, controllers=[one.name for one in controllers]))
+
+    def _run_when_open(self, run: Callable[[Stop], None]) -> None:
+        if self._gate.wait(self._stop):
+            run(self._stop)
+
+    def _supervise(self) -> BaseException | None:
+        """Wait for what ends the program; return its error, None if there is none."""
+        while True:
+            message = self._mailbox.get()
+            match message:
+                case _StopWanted():
+                    _log.info("stopping", extra=fields(reason=message.reason))
+                    return None
+                case _SignalCame():
+                    _log.info("stopping", extra=fields(reason=signal.Signals(message.number).name))
+                    return None
+                case _ThreadEnded():
+                    error = message.error or InformersError(f"{message.name} ended, though nobody had asked it to")
+                    _log.error("thread ended", exc_info=message.error, extra=fields(thread=message.name))
+                    return error
+                case _CachesFilled():
+                    _log.info("caches filled")
+                    if self._tune_gc:
+                        self._collector.freeze()
+                case _GarbageIsDue():
+                    self._collector.collect_if_due(is_idle=all(one.is_idle() for one in self.controllers()))
+
+    def _shut_down(self) -> Sequence[str]:
+        """Stop in the reverse order of the start; return the names of threads that do not end."""
+        with self._lock:
+            self._is_running = False
+            graphs = tuple(self._graphs)
+        self._stop.set()
+        self._gate.signal()
+        for controller in self.controllers():
+            controller.stop()
+        left = [*self._wait_for_work()]
+        self.events.stop()
+        left += self._threads.wait(_EVENTS, _EVENTS_GRACE)
+        for graph in graphs:
+            graph.stop()
+        for factory in self._factories.values():
+            factory.stop()
+        for factory in self._factories.values():
+            left += factory.join(_CACHE_GRACE)
+        self._cut_reads()
+        left += self._threads.wait(_DISCOVERY, _CACHE_GRACE)
+        for transport in self._transports.values():
+            transport.close()
+        self._threads.join()
+        if left:
+            _log.error("still running", extra=fields(threads=left, grace=self._grace))
+        else:
+            _log.info("stopped", extra=fields(program=self.name))
+        return left
+
+    def _wait_for_work(self) -> Sequence[str]:
+        """Give workers and runnables their grace; what they only read is cut, now and when they try again."""
+        until = self.clock.monotonic() + self._grace
+        while True:
+            self._cut_reads()
+            wait = until - self.clock.monotonic()
+            left = self._threads.wait(_WORK, min(max(wait, 0.0), _CUT_AGAIN))
+            if not left or wait <= 0:
+                return left
+
+    def _cut_reads(self) -> None:
+        for transport in self._transports.values():
+            transport.cut_reads()
+
+    def _thread_ended(self, name: str, group: str, error: BaseException | None) -> None:
+        if error is None and self._stop.is_set():
+            return
+        if error is None and group == _WORK:
+            # A program that asks for the stop and then returns has asked first.
+            self._mailbox.put(_ThreadEnded(name, None))
+            return
+        with self._lock:
+            self._dead = (*self._dead, name)
+        self._mailbox.put(_ThreadEnded(name, error))
+
+    def _reflector_died(self, cluster: str, error: BaseException) -> None:
+        name = f"reflector/{cluster}" if cluster else "reflector"
+        with self._lock:
+            self._dead = (*self._dead, name)
+        self._mailbox.put(_ThreadEnded(name, error))
+
+    def _look_at_gate(self) -> None:
+        with self._lock:
+            is_news = self._is_running and not self._was_open
+        if not is_news or not self._gate.is_open():
+            return
+        with self._lock:
+            is_first, self._was_open = not self._was_open, True
+        if is_first:
+            self._mailbox.put(_CachesFilled())
+
+    @contextmanager
+    def _handled_signals(self) -> Iterator[None]:
+        """Turn the first SIGTERM or SIGINT into a message and the second into an exit; in the main thread only."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        came: list[int] = []
+
+        def handle(number: int, _frame: FrameType | None) -> None:
+            if came:
+                os._exit(128 + number)
+            came.append(number)
+            self._mailbox.put(_SignalCame(number))
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                # None stands for a handler that was not set from Python, and cannot be put back.
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    @contextmanager
+    def _tuned_collector(self) -> Iterator[None]:
+        if not self._tune_gc:
+            yield
+            return
+        with self._collector.tuned():
+            yield
+
+    # Discovery.
+
+    def _use_mapper(self, cluster: str) -> None:
+        """Keep a mapper up to date from its first use on."""
+        with self._lock:
+            self._used_mappers[cluster] = None
+            is_running = self._is_running
+        if is_running:
+            self._start_discovery(cluster)
+
+    def _start_discovery(self, cluster: str) -> None:
+        name = f"run/discovery/{cluster}" if cluster else "run/discovery"
+        self._threads.start(name, partial(self._discover, cluster), group=_DISCOVERY)
+
+    def _discover(self, cluster: str) -> None:
+        mapper = self._mappers[cluster]
+        factory = self._factories[cluster]
+        definitions = factory.follow(Selection(_CRDS, metadata_only=True), required=False)
+        services = factory.follow(Selection(_APISERVICES, metadata_only=True), required=False)
+
+        was_followed = False
+
+        def look() -> None:
+            nonlocal was_followed
+            is_followed = all(one.state() in {"synced", "watching"} for one in (definitions, services))
+            mapper.followed = is_followed
+            if is_followed and not was_followed:
+                # What changed between its last load and our first list told nobody.
+                was_followed = True
+                mapper.invalidate()
+
+        for informers in (definitions, services):
+            informers.add_handler(partial(_invalidate, mapper))
+            informers.on_change(look)
+        look()
+        mapper.run(self._stop)
+
+    # What it lends.
+
+    def _follow(self, what: What, required: bool) -> Mapping[str, InformerSet]:
+        selection = _selection(what)
+        return {cluster: factory.follow(selection, required=required) for cluster, factory in self._factories.items()}
+
+    def _sets(self, cluster: str) -> Sequence[InformerSet]:
+        factory = self._factories.get(cluster)
+        return () if factory is None else factory.sets()
+
+    def _find(self, ref: ObjectRef) -> Object | None:
+        """Look an object up in all caches."""
+        for informers in self._sets(ref.cluster):
+            if informers.gvr() == ref.gvr:
+                for store in informers.stores():
+                    if (found := store.get(ref.key)) is not None:
+                        return found
+        return None
+
+    def _kind_of(self, ref: ObjectRef) -> str:
+        return self._mappers[ref.cluster].resource(ref.gvr).kind
+
+    def _check_cluster(self, cluster: str) -> None:
+        if cluster not in self._factories:
+            known = ", ".join(repr(name) for name in self._clusters)
+            msg = f"cluster {cluster!r}: want one of {known}"
+            raise ConfigError(msg)
+
+    def _check_open_locked(self, name: str, known: Mapping[str, object]) -> None:
+        if self._has_run:
+            msg = f"manager {self.name}: {name} comes too late, it runs already"
+            raise InformersError(msg)
+        if name in known:
+            msg = f"manager {self.name}: name {name!r} is in use"
+            raise ConfigError(msg)
+
+
+def _selection(what: What) -> Selection:
+    return what if isinstance(what, Selection) else Selection(what)
+
+
+def _invalidate(mapper: RESTMapper, delta: Delta) -> None:
+    """Have the group of a CRD (`widgets.example.com`) or an APIService (`v1.example.com`) read again."""
+    if not delta.initial:
+        mapper.invalidate(delta.ref.name.partition(".")[2])
+
+
+def _failing(checks: Mapping[str, Check]) -> Mapping[str, str]:
+    found = {}
+    for name, check in checks.items():
+        try:
+            problem = check()
+        except Exception as error:  # noqa: BLE001 - a check that cannot tell is one that fails
+            problem = f"check raised {type(error).__name__}"
+        if problem is not None:
+            found[name] = problem
+    return found
+
+
+def _user_agent(program: str) -> str:
+    try:
+        number = version(_DISTRIBUTION)
+    except PackageNotFoundError:
+        number = "unknown"
+    return f"{program}/{number} {_DISTRIBUTION}/{number}"

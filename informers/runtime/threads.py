@@ -1,0 +1,158 @@
+"""Threads with an owner, a name, a small stack and an end that is noticed; and a garbage collector that knows its time."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from informers import metrics
+from informers.clock import Clock
+from informers.logs import fields
+
+_log = logging.getLogger(__name__)
+
+STACK: Final = 512 * 1024
+
+_stack_lock = threading.Lock()  # guards the process's stack size while a thread starts
+_threads = metrics.gauge("informers_threads", "Threads of ours that run", ("owner",))
+_gc_pause = metrics.gauge("informers_gc_pause_seconds", "How long the last full collection took")
+
+
+class Threads:
+    """The threads of one owner, in groups that end together.
+
+    `ended` is called on each thread at its end, with its name, its group and the error that ended it, if any.
+    """
+
+    def __init__(self, clock: Clock, ended: Callable[[str, str, BaseException | None], None]) -> None:
+        self._clock = clock
+        self._ended = ended
+        self._changed = threading.Condition(threading.Lock())  # guards all below
+        self._alive: dict[threading.Thread, str] = {}
+        self._over: list[threading.Thread] = []
+
+    def start(self, name: str, run: Callable[[], None], *, group: str) -> None:
+        """Start a thread that runs `run`."""
+
+        def body() -> None:
+            error: BaseException | None = None
+            try:
+                run()
+            except BaseException as caught:  # noqa: BLE001 - how it ended is told to the owner
+                error = caught
+            with self._changed:
+                del self._alive[thread]
+                self._over.append(thread)
+                self._changed.notify_all()
+            _threads.add(-1, owner=group)
+            self._ended(name, group, error)
+
+        # A daemon, so that one that hangs past its grace cannot keep the process from ending.
+        thread = threading.Thread(target=body, name=name, daemon=True)
+        with self._changed:
+            self._alive[thread] = group
+        _threads.add(1, owner=group)
+        with _stack_lock:
+            before = threading.stack_size(STACK)
+            try:
+                thread.start()
+            finally:
+                threading.stack_size(before)
+
+    def wait(self, group: str, timeout: float) -> Sequence[str]:
+        """Wait until all of a group have ended or `timeout` seconds passed; return the names of those that go on."""
+        until = self._clock.monotonic() + timeout
+        with self._changed:
+            while left := [thread.name for thread, its in self._alive.items() if its == group]:
+                wait = until - self._clock.monotonic()
+                if wait <= 0:
+                    break
+                self._clock.wait(self._changed, wait)
+        return left
+
+    def names(self) -> Sequence[str]:
+        """Return the names of those that run."""
+        with self._changed:
+            return tuple(thread.name for thread in self._alive)
+
+    def join(self) -> None:
+        """Join those that have ended."""
+        with self._changed:
+            over, self._over = self._over, []
+        for thread in over:
+            if thread is not threading.current_thread():
+                thread.join()
+
+
+class Collector:
+    """Do full collections when nothing is to be done, instead of in the middle of work.
+
+    The caches hold bytes, of which the collector sees nothing; what it would walk again and again are the maps and
+    the code around them, so these are frozen once the caches are filled.
+    """
+
+    # After so many new containers the youngest are looked at; the oldest only when we say so.
+    _THRESHOLDS: Final = (50_000, 20, 1_000_000)
+    _PAUSE: Final = 30.0  # not more often than this
+    _LONGEST: Final = 600.0  # not less often than this, while anything is allocated at all
+
+    _lock = threading.Lock()  # guards _users and _before: the settings are the process's
+    _users = 0
+    _before: tuple[int, int, int] = (0, 0, 0)
+
+    def __init__(self, clock: Clock, ask: Callable[[], None]) -> None:
+        self._clock = clock
+        self._ask = ask
+        self._last = clock.monotonic()
+        self._asked_at = -1.0
+
+    @contextmanager
+    def tuned(self) -> Iterator[None]:
+        """Have the collector set up for the length of a block."""
+        with self._lock:
+            if Collector._users == 0:
+                Collector._before = gc.get_threshold()
+                gc.set_threshold(*self._THRESHOLDS)
+            Collector._users += 1
+        gc.callbacks.append(self._notice)
+        try:
+            yield
+        finally:
+            gc.callbacks.remove(self._notice)
+            with self._lock:
+                Collector._users -= 1
+                if Collector._users == 0:
+                    gc.set_threshold(*Collector._before)
+                    gc.unfreeze()
+
+    def freeze(self) -> None:
+        """Collect, and take what is left out of all later collections."""
+        self._collect()
+        gc.freeze()
+
+    def collect_if_due(self, *, is_idle: bool) -> bool:
+        """Collect if it is time: soon when nothing is to be done, at the latest after ten minutes."""
+        waited = self._clock.monotonic() - self._last
+        if waited >= (self._PAUSE if is_idle else self._LONGEST):
+            self._collect()
+            return True
+        return False
+
+    def _collect(self) -> None:
+        started = self._clock.monotonic()
+        found = gc.collect()
+        self._last = self._clock.monotonic()
+        _gc_pause.set(self._last - started)
+        _log.debug("collected garbage", extra=fields(objects=found, seconds=round(self._last - started, 4)))
+
+    def _notice(self, phase: str, info: dict[str, Any]) -> None:
+        # Runs inside a collection of the younger generations, on any thread: it may only ask.
+        if phase == "stop" and info.get("generation") == 1:
+            now = self._clock.monotonic()
+            if now - self._last >= self._PAUSE and now - self._asked_at >= 1.0:
+                self._asked_at = now
+                self._ask()
