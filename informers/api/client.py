@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import quote
@@ -466,7 +466,7 @@ class _ListMetadata(msgspec.Struct, frozen=True, kw_only=True, rename={"token": 
 class _List(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     kind: str = ""
     api_version: str = ""
-    metadata: _ListMetadata = field(default_factory=_ListMetadata)
+    metadata: _ListMetadata = _ListMetadata()
     items: list[msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
 
 

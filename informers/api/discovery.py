@@ -106,7 +106,7 @@ class _Named(msgspec.Struct):
 
 
 class _AggregatedGroup(msgspec.Struct):
-    metadata: _Named = field(default_factory=_Named)
+    metadata: _Named = msgspec.field(default_factory=_Named)
     versions: list[_AggregatedVersion] | None = None
 
 
