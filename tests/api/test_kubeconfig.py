@@ -1,0 +1,393 @@
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from informers.api.kubeconfig import ClientConfig, Clusters, Impersonation, Limits, load_in_cluster, load_kubeconfig
+from informers.meta.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tests.api.conftest import Certificates
+
+S3CRET = "s3cret-value"
+
+
+def kubeconfig(**changes: Any) -> dict[str, Any]:
+    """A kubeconfig that works, with changes to its cluster, user or context, or at the top."""
+    found: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "dev",
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:6443", **changes.pop("cluster", {})}}],
+        "users": [{"name": "u", "user": {**changes.pop("user", {"token": S3CRET})}}],
+        "contexts": [{"name": "dev", "context": {"cluster": "c", "user": "u", **changes.pop("context", {})}}],
+    }
+    return {**found, **changes}
+
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def make(content: object, name: str = "config") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+        return path
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "KUBE_INFORMERS_SERVICEACCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+def loaded(path: Path) -> ClientConfig:
+    return load_kubeconfig([path])
+
+
+def test_server_and_token_are_found(write: Write) -> None:
+    path = write(kubeconfig(context={"namespace": "team"}))
+
+    config = loaded(path)
+
+    assert (config.server, config.namespace, config.token) == ("https://127.0.0.1:6443", "team", S3CRET)
+    assert config.source == f"kubeconfig {path}: context dev"
+
+
+def test_everything_a_cluster_and_user_can_say_is_read(
+    write: Write, certificates: Certificates, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("from-file\n")
+    pem = base64.encodebytes(certificates.ca).decode()  # in lines, as some tools write it
+    config = loaded(
+        write(
+            kubeconfig(
+                cluster={
+                    "certificate-authority-data": pem,
+                    "tls-server-name": "kube.test",
+                    "proxy-url": f"http://ann:{S3CRET}@proxy:3128",
+                    "insecure-skip-tls-verify": True,
+                },
+                user={
+                    "token": "ignored",
+                    "tokenFile": "token",
+                    "username": "ann",
+                    "password": S3CRET,
+                    "client-certificate": str(certificates.cert_file),
+                    "client-key-data": base64.b64encode(certificates.key_file.read_bytes()).decode(),
+                    "as": "bob",
+                    "as-uid": "7",
+                    "as-groups": ["g1", "g2"],
+                    "as-user-extra": {"reason": ["a", "b"]},
+                },
+            )
+        )
+    )
+
+    assert config == ClientConfig(
+        server="https://127.0.0.1:6443",
+        token_file=str(tmp_path / "token"),
+        username="ann",
+        password=S3CRET,
+        cert_file=str(certificates.cert_file),
+        key_data=certificates.key_file.read_bytes(),
+        ca_data=certificates.ca,
+        server_name="kube.test",
+        proxy_url=f"http://ann:{S3CRET}@proxy:3128",
+        insecure=True,
+        impersonation=Impersonation("bob", ("g1", "g2"), "7", (("reason", "a"), ("reason", "b"))),
+        source=config.source,
+    )
+    assert S3CRET not in repr(config)
+    assert "BEGIN" not in repr(config)
+
+
+def test_relative_paths_are_relative_to_their_file(write: Write, certificates: Certificates, tmp_path: Path) -> None:
+    for name in ("ca.crt", "server.crt", "server.key"):
+        write((certificates.ca_file.parent / name).read_text(), f"pki/{name}")
+    path = write(
+        kubeconfig(
+            cluster={"certificate-authority": "../pki/ca.crt"},
+            user={"client-certificate": "../pki/server.crt", "client-key": str(tmp_path / "pki/server.key")},
+        ),
+        "conf/config",
+    )
+
+    config = loaded(path)
+
+    assert Path(config.ca_file).resolve() == tmp_path / "pki/ca.crt"
+    assert Path(config.cert_file).resolve() == tmp_path / "pki/server.crt"
+
+
+def test_of_several_files_the_first_wins_and_parts_may_come_from_different_ones(write: Write) -> None:
+    first = kubeconfig(users=[], **{"current-context": ""})
+    second = kubeconfig(cluster={"server": "https://other"}, user={"token": "two"})
+    third = kubeconfig(user={"token": "three"}, **{"current-context": "nope"})
+
+    config = load_kubeconfig([write(first, "1"), write(second, "2"), write(third, "3")])
+
+    assert (config.server, config.token) == ("https://127.0.0.1:6443", "two")
+
+
+BROKEN: list[tuple[object, str]] = [
+    ("", "config: is empty"),
+    ("a: [", "config: is not YAML at line 1"),
+    (f"token: {S3CRET}\nx: [\n: {S3CRET}", "config: is not YAML at line"),
+    ("[1]", "config: want a mapping, found a list"),
+    ("word", "config: want a mapping, found text"),
+    ("when: 2001-99-99", "config: is not YAML that can be read"),
+    ({"clusters": []}, "config: current-context is not set"),
+    (kubeconfig(**{"current-context": 7}), "config: current-context must be text, found a number"),
+    (kubeconfig(**{"current-context": "x"}), "config: current-context: no context is named 'x', known are: dev"),
+    (kubeconfig(contexts={}), "config: contexts must be a list, found a mapping"),
+    (kubeconfig(users=[{"user": {}}]), r"config: users\[0\] has no name"),
+    (kubeconfig(users=[S3CRET]), r"config: users\[0\] has no name"),
+    (kubeconfig(users=[{"name": "u", "user": S3CRET}]), "config: user u: want a mapping, found text"),
+    (kubeconfig(context={"cluster": None}), "config: context dev: cluster is empty"),
+    (kubeconfig(context={"user": ""}), "config: context dev: user is empty"),
+    (kubeconfig(context={"user": "x"}), "config: context dev: user: .* has no user named 'x'"),
+    (kubeconfig(cluster={"server": ""}), "config: cluster c: server is empty"),
+    (kubeconfig(cluster={"server": 7}), "config: cluster c: server must be text, found a number"),
+    (kubeconfig(cluster={"server": "ftp://x"}), "context dev: server: want http or https://HOST"),
+    (kubeconfig(cluster={"server": f"https://a:{S3CRET}@x"}), "context dev: server: want"),
+    (kubeconfig(cluster={"server": "https://x:99999"}), "context dev: server is not a URL"),
+    (kubeconfig(cluster={"insecure-skip-tls-verify": "yes"}), "cluster c: insecure-skip-tls-verify must be true"),
+    (kubeconfig(cluster={"proxy-url": f"socks5://a:{S3CRET}@x"}), "context dev: proxy-url: want http or https"),
+    (
+        kubeconfig(cluster={"certificate-authority": "no.crt"}),
+        "cluster c: certificate-authority: .*no.crt: No such file",
+    ),
+    (kubeconfig(cluster={"certificate-authority": "config"}), "cluster c: certificate-authority: .*: is not PEM"),
+    (kubeconfig(cluster={"certificate-authority": "a\0b"}), "cluster c: certificate-authority is not a path"),
+    (kubeconfig(cluster={"certificate-authority-data": "%"}), "cluster c: certificate-authority-data is not base64"),
+    (kubeconfig(cluster={"certificate-authority-data": "czNjcmV0"}), "certificate-authority-data: is not PEM"),
+    (kubeconfig(user={"client-key-data": S3CRET}), "user u: client-key-data is not base64"),
+    (
+        kubeconfig(user={"client-certificate-data": "LS0tLS1CRUdJTiA="}),
+        "client-certificate and client-key belong together",
+    ),
+    (kubeconfig(user={"token": f"{S3CRET}\nx"}), "context dev: token holds characters that no token has"),
+    (kubeconfig(user={"token": [S3CRET]}), "user u: token must be text, found a list"),
+    (kubeconfig(user={"tokenFile": "no-such"}), "user u: tokenFile: token file .*no-such: No such file"),
+    (kubeconfig(user={"exec": {"command": "x"}}), "user u: exec is not supported; supported are token"),
+    (kubeconfig(user={"auth-provider": {"name": "x"}}), "user u: auth-provider is not supported"),
+    (kubeconfig(user={"as-groups": "g"}), "user u: as-groups must be a list"),
+    (kubeconfig(user={"as-groups": ["g"]}), "context dev: as-groups, as-uid and as-user-extra need as"),
+    (kubeconfig(user={"as": "a", "as-user-extra": {"x": S3CRET}}), "user u: as-user-extra must map"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), BROKEN, ids=range(len(BROKEN)))
+def test_fault_names_file_and_field_and_no_credential(content: object, message: str, write: Write) -> None:
+    path = write(content)
+
+    with pytest.raises(ConfigError, match=message) as raised:
+        loaded(path)
+
+    assert str(path) in str(raised.value)
+    assert S3CRET not in str(raised.value)
+    assert raised.value.__cause__ is None
+
+
+def test_missing_and_unreadable_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00\x80")
+
+    with pytest.raises(ConfigError, match=r"kubeconfig .*none: No such file or directory"):
+        loaded(tmp_path / "none")
+    with pytest.raises(ConfigError, match=r"kubeconfig .*: Is a directory"):
+        loaded(tmp_path)
+    with pytest.raises(ConfigError, match="binary: is not text"):
+        loaded(tmp_path / "binary")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@given(text=st.text(max_size=200))
+def test_any_text_is_a_config_or_a_config_error(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "any"
+    path.write_text(text, encoding="utf-8", errors="replace")
+
+    with suppress(ConfigError):
+        assert loaded(path).server
+
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=8), st.just("c"), st.just("dev")),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(
+                ["name", "cluster", "user", "context", "server", "token", "exec", "as", "clusters", "users"]
+            ),
+            inner,
+            max_size=4,
+        ),
+    ),
+    max_leaves=12,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@given(
+    changes=st.dictionaries(
+        st.sampled_from(["clusters", "users", "contexts", "current-context", "cluster", "user", "context"]), JSON
+    )
+)
+def test_any_shape_is_a_config_or_a_config_error(changes: dict[str, Any], tmp_path: Path) -> None:
+    parts = {
+        key: value
+        for key, value in changes.items()
+        if key in {"cluster", "user", "context"} and isinstance(value, dict)
+    }
+    whole = {key: value for key, value in changes.items() if key not in {"cluster", "user", "context"}}
+    path = tmp_path / "any"
+    path.write_text(yaml.safe_dump(kubeconfig(**parts, **whole)))
+
+    with suppress(ConfigError):
+        assert loaded(path).server
+
+
+@pytest.fixture
+def pod(tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a pod finds in its file system and environment."""
+    folder = tmp_path / "serviceaccount"
+    folder.mkdir()
+    (folder / "token").write_text("pod-token\n")
+    (folder / "ca.crt").write_bytes(certificates.ca)
+    (folder / "namespace").write_text("team\n")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    monkeypatch.setenv("KUBE_INFORMERS_SERVICEACCOUNT", str(folder))
+    return folder
+
+
+def test_pod_uses_its_service_account(pod: Path) -> None:
+    assert load_in_cluster() == ClientConfig(
+        server="https://10.0.0.1:443",
+        namespace="team",
+        token_file=str(pod / "token"),
+        ca_file=str(pod / "ca.crt"),
+        source="in-cluster configuration",
+    )
+
+
+def test_address_of_a_pod_may_be_ipv6(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+
+    assert load_in_cluster().server == "https://[fd00::1]:443"
+
+
+@pytest.mark.parametrize("missing", ["token", "ca.crt", "namespace"])
+def test_missing_file_of_a_pod_is_named(missing: str, pod: Path) -> None:
+    (pod / missing).unlink()
+
+    with pytest.raises(ConfigError, match=f"{missing}"):
+        load_in_cluster()
+
+
+@pytest.mark.parametrize("missing", ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"])
+def test_missing_variable_of_a_pod_is_named(missing: str, pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(missing)
+
+    with pytest.raises(ConfigError, match=f"{missing} is not set"):
+        load_in_cluster()
+
+
+def test_pod_loads_neither_yaml_nor_the_kubeconfig_library(pod: Path) -> None:
+    code = (
+        "import sys; from informers.api.kubeconfig import Clusters; Clusters.load();"
+        "print(sorted({'yaml', 'kubernetes', 'requests', 'urllib3'} & set(sys.modules)))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+    assert done.stdout.strip() == "[]"
+
+
+def test_explicit_file_comes_first_then_the_variable_then_the_pod_then_the_home(
+    pod: Path, write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("explicit", "variable", "home/.kube/config"):
+        write(kubeconfig(cluster={"server": f"https://{name.partition('/')[0]}"}), name)
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'missing'}{os.pathsep}{tmp_path / 'variable'}")
+
+    assert Clusters.load(str(tmp_path / "explicit")).config().server == "https://explicit"
+    assert Clusters.load().config().server == "https://variable"
+    monkeypatch.delenv("KUBECONFIG")
+    assert Clusters.load().config().server == "https://10.0.0.1:443"
+    (pod / "token").unlink()
+    assert Clusters.load().config().server == "https://home"
+
+
+def test_where_it_looked_is_told_when_there_is_no_cluster(pod: Path) -> None:
+    (pod / "token").unlink()
+
+    with pytest.raises(ConfigError, match=r"KUBECONFIG is not set; in-cluster: .*token: no such file; .*\.kube/config"):
+        Clusters.load()
+
+
+def test_variable_that_names_only_missing_files_is_a_fault(monkeypatch: pytest.MonkeyPatch, pod: Path) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/no/such/file")
+
+    with pytest.raises(ConfigError, match="kubeconfig /no/such/file: No such file"):
+        Clusters.load()
+
+
+def test_source_is_logged_once_without_credentials(write: Write, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        Clusters.load(write(kubeconfig()))
+
+    assert [record.message for record in caplog.records if record.name.startswith("informers")] == ["cluster found"]
+    assert S3CRET not in "".join(str(record.__dict__) for record in caplog.records)
+
+
+def test_options_of_loading_reach_the_config_and_the_limits(write: Write) -> None:
+    clusters = Clusters.load(
+        write(kubeconfig()), skip_tls_verify=True, strict_x509=False, max_inflight=3, qps=1.5, burst=4
+    )
+
+    config = clusters.config()
+    assert (config.insecure, config.strict_x509) == (True, False)
+    assert clusters.limits == Limits(3, 1.5, 4)
+    assert clusters.names() == ("",)
+
+
+def test_clusters_know_their_names_the_home_cluster_first() -> None:
+    config = ClientConfig(server="https://h")
+    clusters = Clusters.of({"b": config, "": config, "a": config})
+
+    assert clusters.names() == ("", "a", "b")
+    with pytest.raises(ConfigError, match="no cluster is named 'c'"):
+        clusters.config("c")
+    with pytest.raises(ConfigError, match="home cluster"):
+        Clusters.of({"a": config})
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_inflight": 0}, "max_inflight is 0, want 1 or more"),
+        ({"qps": -1.0}, "qps is -1.0, want 0"),
+        ({"qps": float("nan")}, "qps is nan"),
+        ({"burst": -1}, "burst is -1"),
+    ],
+)
+def test_limit_out_of_range_is_named_with_its_value(limits: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Limits(**limits)
