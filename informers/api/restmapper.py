@@ -345,7 +345,8 @@ class RESTMapper:
         return urls
 
     def _read_index(self) -> Mapping[str, JSON]:
-        paths = _document_in(self._get("/openapi/v3", "application/json", "openapi")).get("paths")
+        # kube-apiserver calls the index text/plain.
+        paths = _document_in(self._get("/openapi/v3", "application/json, */*", "openapi")).get("paths")
         found: dict[str, JSON] = {}
         for name, entry in (paths if isinstance(paths, dict) else {}).items():
             url = entry.get("serverRelativeURL") if isinstance(entry, dict) else None

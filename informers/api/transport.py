@@ -1131,7 +1131,7 @@ def _checked(response: Response, call: _Call) -> Response:
 def _check_media_type(status: int, headers: Mapping[str, str], call: _Call) -> None:
     """Refuse an answer that is not JSON where JSON was asked for: a login page, a proxy's greeting."""
     found = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if "json" not in call.accept or not found or found == "application/json" or found.endswith("+json"):
+    if "json" not in call.accept or "*/*" in call.accept or not found or found == "application/json":
         return
     msg = f"the answer is {printable(found, limit=80)}, want application/json"
     raise APIError(msg, status=status, verb=call.verb, ref=call.ref, cluster=call.cluster, where=call.where)

@@ -72,7 +72,8 @@ class Fake:
             elif self.is_aggregated and path in {"/api", "/apis"} and AGGREGATED in asked.headers["accept"]:
                 connection.answer(self.aggregated(path), headers={"Content-Type": AGGREGATED})
             elif (answer := self.legacy(path)) is not None:
-                connection.answer(answer)
+                is_index = path == "/openapi/v3"  # which kube-apiserver calls text/plain
+                connection.answer(answer, headers={"Content-Type": "text/plain"} if is_index else {})
             else:
                 connection.answer({"kind": "Status", "reason": "NotFound"}, status=404)
 
