@@ -120,6 +120,7 @@ class WatchStream:
         self._orders: deque[Callable[[], None]] = deque()  # what others want done, done on this stream's thread
         self._last: Event
         self._first_event = True
+        self._is_expiring = False
         self._min_rv = 0
         self._initial_rv = 0
         self._end_at = 0.0
@@ -158,14 +159,12 @@ class WatchStream:
         self.wake()
 
     def expire(self) -> None:
-        """End the stream cleanly because its resource is gone."""
+        """End the stream cleanly because its resource is gone, after what has happened to it."""
 
-        def close() -> None:
-            self._release_head()
-            self._wire.finish()
-            raise _EndedError("done")
+        def note() -> None:
+            self._is_expiring = True
 
-        self._orders.append(close)
+        self._orders.append(note)
         self.wake()
 
     def strike(self, fault: Fault) -> None:
@@ -280,7 +279,7 @@ class WatchStream:
         while True:
             self._obey()
             now = time.monotonic()
-            if now >= self._end_at:
+            if now >= self._end_at or (self._is_expiring and self._last.next is None):
                 raise self._finished()
             if self._held_head is not None and now >= self._hold_until:
                 self._release_head()
