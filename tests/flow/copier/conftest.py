@@ -1,0 +1,240 @@
+"""A copier that runs as a process of its own against the test's server, and what a story needs to play with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from informers import GVR, AlreadyExistsError, Client, InformersError, NotFoundError, ObjectRef
+
+if TYPE_CHECKING:
+    from informers.testing.servers import Server
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "copier"
+PREFIX = "k8s-copier.fig.org/"
+PATIENCE = 30.0
+
+CONFIGMAPS = GVR("", "v1", "configmaps")
+EVENTS = GVR("", "v1", "events")
+NAMESPACES = GVR("", "v1", "namespaces")
+CRDS = GVR("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+# The kinds of manifests that stories apply; tests have no discovery of their own.
+GVRS = {
+    "ConfigMap": CONFIGMAPS,
+    "Secret": GVR("", "v1", "secrets"),
+    "Namespace": NAMESPACES,
+    "Deployment": GVR("apps", "v1", "deployments"),
+    "ClusterRole": GVR("rbac.authorization.k8s.io", "v1", "clusterroles"),
+    "CustomResourceDefinition": CRDS,
+    "Certificate": GVR("certmanager.k8s.io", "v1alpha1", "certificates"),
+    "FederatedSecret": GVR("types.federation.k8s.io", "v1alpha1", "federatedsecrets"),
+    "FederatedDeployment": GVR("types.federation.k8s.io", "v1alpha1", "federateddeployments"),
+    "FederatedHelmRelease": GVR("types.federation.k8s.io", "v1alpha1", "federatedhelmreleases"),
+    "HelmRelease": GVR("flux.weave.works", "v1beta1", "helmreleases"),
+}
+
+
+@dataclass(eq=False)
+class Program:
+    """One `k8s-copier` process and what it logged."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def lines(self, message: str = "") -> list[dict[str, Any]]:
+        """Return its log lines, or those with this message."""
+        whole = [line for line in self.log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        found = [json.loads(line) for line in whole if line.startswith("{")]
+        return [line for line in found if message in {"", line["msg"]}]
+
+    def targets_of(self, message: str) -> list[str]:
+        """Return the targets of the log lines with this message."""
+        return [line["target"] for line in self.lines(message)]
+
+    def stop(self) -> None:
+        """End it as a pod is ended."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(PATIENCE) == 0, self.log.read_text()[-2000:]
+
+    def kill(self) -> None:
+        """End it without a word."""
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+
+@dataclass
+class Story:
+    """A namespace on a server, copiers that work in it, and a client to play everybody else."""
+
+    server: Server
+    client: Client
+    directory: Path
+    programs: list[Program] = field(default_factory=list)
+    namespaces: list[str] = field(default_factory=list)
+
+    @property
+    def namespace(self) -> str:
+        return self.server.namespace
+
+    # --- the copier ---
+
+    def start(self, *flags: str) -> Program:
+        """Start a copier that works in this story's namespaces."""
+        log = self.directory / f"copier-{len(self.programs)}.log"
+        command = [sys.executable, "-m", "controllers", "copier", f"--kubeconfig={self.server.kubeconfig}"]
+        command += [f"--namespace={','.join([self.namespace, *self.namespaces])}", "--log-level=debug", *flags]
+        environment = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
+        with log.open("wb") as stderr:
+            process = subprocess.Popen(command, stderr=stderr, stdout=subprocess.DEVNULL, env=environment)
+        program = Program(process, log)
+        self.programs.append(program)
+        return program
+
+    def patches(self) -> int:
+        """Count the PATCHes of targets so far: on the embedded server as it saw them, else as copiers logged them."""
+        if self.server.embedded is not None:
+            seen = self.server.embedded.requests(verb="patch", client="k8s-copier*")
+            return len([request for request in seen if not request.resource.startswith("events")])
+        return sum(len(program.lines("patched")) for program in self.programs)
+
+    def quiesce(self, program: Program) -> None:
+        """Wait until the copier (with one worker, and ConfigMaps as targets) has dealt with all that happened."""
+        mark = str(len(program.lines()))
+        self.configmap("probe-source", data={"n": mark})
+        rules = {"replace-data.n": "configmap:probe-source:data.n", "replace-data.m": f'json:"{mark}"'}
+        self.configmap("probe", rules=rules)
+        self.until(lambda: self.data("probe") == {"n": mark, "m": mark}, "the probe is written")
+
+    @staticmethod
+    def until(holds: Callable[[], object], what: str = "", *, timeout: float = PATIENCE) -> None:
+        """Wait for something that another process brings about."""
+        tick = Event()
+        for _ in range(int(timeout / 0.02)):
+            if holds():
+                return
+            tick.wait(0.02)
+        raise AssertionError(f"not within {timeout:g} s: {what}")
+
+    # --- everybody else ---
+
+    def ref(self, kind: str, name: str, namespace: str | None = None) -> ObjectRef:
+        gvr = GVRS[kind]
+        is_global = kind in {"Namespace", "ClusterRole", "CustomResourceDefinition"}
+        return ObjectRef(gvr, "" if is_global else namespace or self.namespace, name)
+
+    def apply(self, manifest: Mapping[str, Any]) -> ObjectRef:
+        """Create an object, or make its content this."""
+        metadata = manifest["metadata"]
+        ref = self.ref(manifest["kind"], metadata["name"], metadata.get("namespace"))
+        try:
+            self.client.create(ref.gvr, dict(manifest), namespace=ref.namespace, field_manager="test")
+        except AlreadyExistsError:
+            present = self.client.get(ref)
+            draft = {**manifest, "metadata": {**metadata, "resourceVersion": present.resource_version}}
+            self.client.update(ref, draft, field_manager="test")
+        return ref
+
+    def configmap(
+        self,
+        name: str,
+        *,
+        data: Mapping[str, str] | None = None,
+        rules: Mapping[str, str] | None = None,
+        allow: str | None = None,
+        namespace: str | None = None,
+    ) -> ObjectRef:
+        """Create a ConfigMap or change it; what is not given stays."""
+        ref = self.ref("ConfigMap", name, namespace)
+        annotations = {PREFIX + key: text for key, text in (rules or {}).items()}
+        if allow is not None:
+            annotations[f"{PREFIX}allow-copy-to"] = allow
+        content: dict[str, Any] = {"metadata": {"name": name, "annotations": annotations}}
+        if data is not None:
+            content["data"] = dict(data)
+        try:
+            self.client.patch(ref, content, field_manager="test")
+        except NotFoundError:
+            self.client.create(CONFIGMAPS, content, namespace=ref.namespace, field_manager="test")
+        return ref
+
+    def data(self, name: str, namespace: str | None = None) -> dict[str, str]:
+        """Return the data of a ConfigMap."""
+        found: dict[str, str] = self.content(self.ref("ConfigMap", name, namespace)).get("data", {})
+        return found
+
+    def content(self, ref: ObjectRef) -> Any:
+        """Return an object as it is now, `{}` if it is not there."""
+        try:
+            return self.client.get(ref).thaw()
+        except NotFoundError:
+            return {}
+
+    def remove(self, ref: ObjectRef) -> None:
+        """Delete an object and wait until it is gone."""
+        try:
+            self.client.delete(ref)
+        except NotFoundError:
+            return
+        self.until(lambda: not self.content(ref), f"{ref} is gone")
+
+    def another_namespace(self) -> str:
+        """Make one more namespace, for copiers started after this."""
+        name = f"{self.namespace}-{len(self.namespaces)}"
+        self.client.create(NAMESPACES, {"metadata": {"name": name}}, field_manager="test")
+        self.namespaces.append(name)
+        return name
+
+    def reasons(self, name: str, namespace: str | None = None) -> list[str]:
+        """Return the reasons of the Events about an object, oldest first."""
+        found = self.client.list(EVENTS, namespace=namespace or self.namespace)
+        about = [event.thaw() for event in found]
+        mine = [event for event in about if event["involvedObject"]["name"] == name]
+        return [event["reason"] for event in sorted(mine, key=lambda event: str(event.get("eventTime")))]
+
+    def in_parallel(self, work: Callable[[Any], object], items: Sequence[Any]) -> None:
+        """Do many requests, eight at a time."""
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, items))
+
+    def example(self, name: str) -> list[dict[str, Any]]:
+        """Return the manifests of an example, moved into this story's namespace."""
+        text = (EXAMPLES / f"{name}.yaml").read_text().replace("namespace: cloud", f"namespace: {self.namespace}")
+        return [manifest for manifest in yaml.safe_load_all(text) if manifest["kind"] != "Namespace"]
+
+    def serve(self, crd: Mapping[str, Any]) -> None:
+        """Define a kind and wait until it is served."""
+        self.apply(crd)
+        version = crd["spec"]["versions"][0]["name"]
+        gvr = GVR(crd["spec"]["group"], version, crd["spec"]["names"]["plural"])
+        self.until(lambda: self._is_served(gvr), f"{gvr} is served")
+
+    def _is_served(self, gvr: GVR) -> bool:
+        try:
+            list(self.client.list(gvr))
+        except InformersError:
+            return False
+        return True
+
+
+@pytest.fixture
+def story(server: Server, tmp_path: Path) -> Iterator[Story]:
+    """Play on the test's server; every copier started is ended."""
+    told = Story(server, server.client(), tmp_path)
+    try:
+        yield told
+    finally:
+        for program in told.programs:
+            if program.process.poll() is None:
+                program.kill()
