@@ -5,8 +5,8 @@ It listens on loopback only, and refuses what a web page could send: a foreign `
 
 from __future__ import annotations
 
+import base64
 import random
-import string
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -289,7 +289,7 @@ def _match_of(request: HTTPRequest, others: set[str]) -> dict[str, Any]:
 
 
 def _noise(numbers: random.Random, size: int) -> str:
-    return "".join(numbers.choices(string.ascii_letters + string.digits, k=size))
+    return base64.b64encode(numbers.randbytes(size)).decode()[:size]
 
 
 def _filled(api_version: str, kind: str, namespace: str, name: str, text: str) -> dict[str, Any]:
@@ -297,8 +297,6 @@ def _filled(api_version: str, kind: str, namespace: str, name: str, text: str) -
     obj: dict[str, Any] = {"apiVersion": api_version, "kind": kind, "metadata": {"name": name, "namespace": namespace}}
     match kind:
         case "Secret":
-            import base64
-
             obj.update(type="Opaque", data={"payload": base64.b64encode(text.encode()).decode()})
         case "ConfigMap":
             obj["data"] = {"payload": text}
