@@ -27,6 +27,7 @@ Resolution: TypeAlias = Resource | InformersError | None
 
 _ORDINARY: Final = 0
 _WIDE: Final = -50
+_NOTHING_KNOWN: Final = (False, "")
 
 
 class Lookup(Protocol):
@@ -116,8 +117,8 @@ class Over(Lookup, Protocol):
 class Factory(Protocol):
     """Starts informers of one cluster; an `InformerFactory`."""
 
-    def demand(self, selection: Selection) -> Demand:
-        """Follow a selection, keeping bodies only of what is referred to. Never waits."""
+    def demand(self, selection: Selection, ref: ObjectRef) -> Demand:
+        """Follow a selection, keeping bodies only of what is referred to: `ref` at first. Never waits."""
         ...
 
     def follow_text(self, text: str, listener: Callable[[Resolution], None]) -> Callable[[], None]:
@@ -139,6 +140,14 @@ class _Followed:
     demand: Demand
     take_off: Sequence[Callable[[], None]]
     holds: int = 1
+
+
+@dataclass(slots=True, eq=False)
+class _Edges:
+    """All that one dependent depends on, by what follows it; filled in by one thread, then left as it is."""
+
+    followed: dict[ObjectRef, _Followed | None]
+    is_complete: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -174,7 +183,7 @@ class DependencyGraph:
         self._namespaces = tuple(namespaces)
         self._wide = wide
         self._lock = threading.Lock()  # guards all below; no value in any of the maps is empty
-        self._dependencies: dict[ObjectRef, Mapping[ObjectRef, _Followed | None]] = {}
+        self._dependencies: dict[ObjectRef, _Edges] = {}
         self._dependents: dict[ObjectRef, set[ObjectRef]] = {}
         self._by_kind: dict[_Kind, set[ObjectRef]] = {}  # the dependencies of a kind
         self._texts: dict[ObjectRef, Mapping[_Text, _Named | None]] = {}
@@ -187,7 +196,7 @@ class DependencyGraph:
         self._take_off: list[Callable[[], None]] = []
         for lister in self._over:
             for cluster, source in lister.sources().items():
-                self._take_off.extend(self._attach(cluster, source))
+                self._take_off.extend(self._attach(object(), cluster, source, _verdict_of(source)))
 
     def replace(
         self, dependent: ObjectRef, dependencies: Iterable[ObjectRef], *, kinds: Iterable[tuple[str, str]] = ()
@@ -198,16 +207,24 @@ class DependencyGraph:
         far is read from the server, which may take up to 5 s. `kinds` are pairs of a cluster and a resource's name
         that did not resolve: the dependent is woken when it does, or comes to mean something else.
         """
-        held = {ref: self._hold(ref) for ref in dict.fromkeys(dependencies)}
+        edges = _Edges(dict.fromkeys(dependencies))
         named = {text: self._hold_text(text) for text in dict.fromkeys(kinds)}
         with self._lock:
-            let_go = self._swap_edges_locked(dependent, held)
-            let_go_texts = self._swap_texts_locked(dependent, named)
-            is_late = any(text in self._resolved and text not in let_go_texts for text in named)
-        for ref, followed in let_go.items():
-            if followed is not None:
-                self._let_go(ref, followed)
-        for text, name in let_go_texts.items():
+            before = self._swap_edges_locked(dependent, edges)
+            named_before = self._swap_texts_locked(dependent, named)
+            is_late = any(text in self._resolved and text not in named_before for text in named)
+        # After the edges are there, so that whatever an informer finds out at once reaches the dependent.
+        for ref in edges.followed:
+            edges.followed[ref] = self._hold(ref)
+        with self._lock:
+            edges.is_complete = True
+            is_current = not edges.followed or self._dependencies.get(dependent) is edges
+            let_go = [before] if before.is_complete else []  # else the thread that completes it does it
+        for each in let_go if is_current else [*let_go, edges]:
+            for ref, followed in each.followed.items():
+                if followed is not None:
+                    self._let_go(ref, followed)
+        for text, name in named_before.items():
             if name is not None:
                 self._let_go_text(text, name)
         if is_late:
@@ -242,7 +259,8 @@ class DependencyGraph:
     def dependencies_of(self, dependent: ObjectRef) -> Sequence[ObjectRef]:
         """Return what `dependent` depends on."""
         with self._lock:
-            return tuple(self._dependencies.get(dependent, ()))
+            edges = self._dependencies.get(dependent)
+            return () if edges is None else tuple(edges.followed)
 
     def subscribe(self, wake: Wake) -> Callable[[], None]:
         """Have `wake(dependents, priority)` called, with no lock held, for those who must look again.
@@ -270,18 +288,16 @@ class DependencyGraph:
 
     # Edges.
 
-    def _swap_edges_locked(
-        self, dependent: ObjectRef, held: Mapping[ObjectRef, _Followed | None]
-    ) -> Mapping[ObjectRef, _Followed | None]:
-        before = self._dependencies.pop(dependent, {})
-        if held:
-            self._dependencies[dependent] = held
-        for ref in held:
-            if ref not in before:
+    def _swap_edges_locked(self, dependent: ObjectRef, edges: _Edges) -> _Edges:
+        before = self._dependencies.pop(dependent, _Edges({}, is_complete=True))
+        if edges.followed:
+            self._dependencies[dependent] = edges
+        for ref in edges.followed:
+            if ref not in before.followed:
                 self._dependents.setdefault(ref, set()).add(dependent)
                 self._by_kind.setdefault((ref.cluster, ref.gvr), set()).add(ref)
-        for ref in before:
-            if ref not in held:
+        for ref in before.followed:
+            if ref not in edges.followed:
                 _take_out(self._dependents, ref, dependent)
                 if ref not in self._dependents:
                     _take_out(self._by_kind, (ref.cluster, ref.gvr), ref)
@@ -312,7 +328,7 @@ class DependencyGraph:
             return None
         followed = self._held_already(ref)
         if followed is None:
-            followed = self._follow(ref, factory)
+            return self._follow(ref, factory)
         followed.demand.refer(ref)
         return followed
 
@@ -325,15 +341,19 @@ class DependencyGraph:
 
     def _follow(self, ref: ObjectRef, factory: Factory) -> _Followed:
         namespaces = self._namespaces if ref.namespace else ()
-        demand = factory.demand(Selection(ref.gvr, namespaces=namespaces))
+        demand = factory.demand(Selection(ref.gvr, namespaces=namespaces), ref)
         # Published only when its changes reach us: whoever finds it there may read at once.
-        made = _Followed(_key_of(ref), demand, self._attach(ref.cluster, demand))
+        token = object()
+        made = _Followed(_key_of(ref), demand, self._attach(token, ref.cluster, demand, _NOTHING_KNOWN))
         with self._lock:
             known = self._followed.setdefault(made.key, made)
             if known is not made:
                 known.holds += 1
         if known is not made:
+            known.demand.refer(ref)
             _end(made)
+        else:
+            self._on_change(token, ref.cluster, demand)  # it may have synced before we listened
         return known
 
     def _let_go(self, ref: ObjectRef, followed: _Followed) -> None:
@@ -346,10 +366,11 @@ class DependencyGraph:
         if is_over:
             _end(followed)
 
-    def _attach(self, cluster: str, source: Source) -> Sequence[Callable[[], None]]:
-        token = object()
+    def _attach(
+        self, token: object, cluster: str, source: Source, verdict: tuple[bool, str]
+    ) -> Sequence[Callable[[], None]]:
         with self._lock:
-            self._verdicts[token] = _verdict_of(source)
+            self._verdicts[token] = verdict
         off_change = source.on_change(lambda: self._on_change(token, cluster, source))
         registration = source.add_handler(self._on_delta)
 

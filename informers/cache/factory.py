@@ -88,11 +88,18 @@ class InformerSet:
     objects are gone.
     """
 
-    def __init__(self, factory: InformerFactory, selection: Selection, *, required: bool, only_referred: bool) -> None:
+    def __init__(
+        self,
+        factory: InformerFactory,
+        selection: Selection,
+        *,
+        required: bool,
+        only_referred: ObjectRef | None = None,
+    ) -> None:
         self.selection = selection
         self.required = required
         self._factory = factory
-        self._only_referred = only_referred
+        self._only_referred = only_referred is not None
         self._lock = threading.Lock()  # guards all below
         self._gvr: GVR | None = None if isinstance(selection.resource, str) else selection.resource
         self._resolution: Resolution = None
@@ -100,7 +107,8 @@ class InformerSet:
         self._next: tuple[Informer, ...] = ()  # not yet synced; take over when they are
         self._registrations: list[SetRegistration] = []
         self._indexes: dict[str, IndexFunc] = {}
-        self._references: dict[ObjectRef, int] = {}  # none of them 0
+        # None of them 0.
+        self._references: dict[ObjectRef, int] = {} if only_referred is None else {only_referred: 1}
         self._on_change: dict[object, Callable[[], None]] = {}
         self._take_off: dict[Informer, Callable[[], None]] = {}
         self._is_released = False
@@ -348,6 +356,8 @@ class InformerSet:
             with self._lock:
                 self._take_off[informer] = off
         self._attach()
+        for informer in informers:
+            self._factory.begin(informer)
         self._changed()
 
     def _changed(self) -> None:
@@ -468,14 +478,17 @@ class InformerFactory:
 
         Informers start when the factory is started, or at once if it is. Raises `InformersError` after `stop`.
         """
-        return self._follow(selection, required=required, only_referred=False)
+        return self._follow(InformerSet(self, selection, required=required))
 
-    def demand(self, selection: Selection) -> InformerSet:
-        """Follow a selection and keep bodies only of what `InformerSet.refer` names, of the rest metadata."""
-        return self._follow(selection, required=False, only_referred=True)
+    def demand(self, selection: Selection, ref: ObjectRef) -> InformerSet:
+        """Follow a selection and keep bodies only of `ref` and of what `InformerSet.refer` names; of the rest metadata.
 
-    def _follow(self, selection: Selection, *, required: bool, only_referred: bool) -> InformerSet:
-        made = InformerSet(self, selection, required=required, only_referred=only_referred)
+        `ref` counts as one reference. Raises as `follow`.
+        """
+        return self._follow(InformerSet(self, selection, required=False, only_referred=ref))
+
+    def _follow(self, made: InformerSet) -> InformerSet:
+        selection = made.selection
         with self._changed:
             if self._stop.is_set():
                 msg = f"informers are stopped: {selection.resource} cannot be followed"
@@ -551,7 +564,7 @@ class InformerFactory:
     # For the sets.
 
     def acquire(self, key: InformerKey) -> Informer:
-        """Return the informer for `key`, made if there is none, and count one more who needs it."""
+        """Return the informer for `key`, made if there is none, and count one more who needs it; `begin` starts it."""
         made = Informer(
             key,
             cluster=self.cluster,
@@ -570,12 +583,16 @@ class InformerFactory:
             informer = self._informers.setdefault(key, made)
             self._users[key] = self._users.get(key, 0) + 1
             self._idle_since.pop(key, None)
+        return informer
+
+    def begin(self, informer: Informer) -> None:
+        """Start an informer, if it is not, and if the factory is."""
+        with self._changed:
             must_start = self._is_started and not self._stop.is_set()
         if must_start:
             informer.start()
         if self._stop.is_set():
             informer.stop()
-        return informer
 
     def let_go(self, informer: Informer) -> None:
         """Count one less who needs this informer; it is stopped when nobody has for a while."""

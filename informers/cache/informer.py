@@ -15,18 +15,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from informers import metrics
 from informers.api.client import Client
 from informers.api.transport import Transport
 from informers.cache.entries import Keeper
 from informers.cache.indexer import IndexFunc
-from informers.cache.listwatch import ListWatch, Transform, WatchOptions
+from informers.cache.listwatch import ListWatch, Transform, WatchOptions, read_item
 from informers.cache.reflector import FirstSyncs, Hooks, Reflector
 from informers.cache.store import Delta, Handler, Mailbox, Store, StoreWriter
 from informers.clock import Clock, Stop
 from informers.logs import Throttle, bind, fields
 from informers.meta.errors import APIError, InformersError, TransportError
-from informers.meta.objects import Object, decode_envelope
+from informers.meta.objects import Object
 from informers.meta.resources import GVR, ObjectRef
 from informers.meta.selectors import parse_fields, parse_labels
 
@@ -361,11 +363,11 @@ class Informer:
         except (APIError, TransportError) as error:
             _log.debug("object not completed", extra=fields(ref=str(ref), error=type(error).__name__))
             return
-        if self._writer.complete(self._keeper.keep(found.raw, decode_envelope(found.raw))):
+        if self._writer.complete(self._keeper.keep(read_item(msgspec.Raw(found.raw)))):
             self._tell_advanced()
 
     def _metadata_of(self, obj: Object) -> Object:
-        return self._keeper.keep_metadata(obj.raw, decode_envelope(obj.raw))
+        return self._keeper.keep_metadata(read_item(msgspec.Raw(obj.raw)))
 
 
 def _jittered(period: float) -> float:

@@ -19,7 +19,7 @@ from informers.api.client import collection_path
 from informers.api.transport import Cancel, Stream, Transport
 from informers.backoff import Backoff
 from informers.meta.errors import APIError, ConfigError, InformersError, api_error, is_expired
-from informers.meta.objects import JSON, Envelope, Object, decode_envelope
+from informers.meta.objects import JSON, Envelope, Metadata, Object
 from informers.meta.resources import GVR
 from informers.meta.selectors import parse_fields, parse_labels
 
@@ -124,12 +124,24 @@ class UndecodableError(InformersError):
         super().__init__(message)
 
 
+class ReceivedMetadata(Metadata, frozen=True, kw_only=True, rename="camel", gc=False):
+    """An object's metadata as it came. `managed_fields` is a slice of the answer; whoever keeps the rest takes it out."""
+
+    managed_fields: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class ReceivedEnvelope(Envelope, frozen=True, rename="camel", gc=False):
+    """The outermost fields of an object as it came."""
+
+    metadata: ReceivedMetadata = ReceivedMetadata()
+
+
 @dataclass(frozen=True, slots=True)
 class Item:
     """One object as it came: its bytes, inside the answer's, and its outermost fields; None if they make no sense."""
 
     raw: msgspec.Raw
-    envelope: Envelope | None
+    envelope: ReceivedEnvelope | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +190,7 @@ class _Line(msgspec.Struct, gc=False):
     kind: str = ""
 
 
+_decode_received: Final = msgspec.json.Decoder(ReceivedEnvelope).decode
 _decode_list: Final = msgspec.json.Decoder(_List).decode
 _decode_line: Final = msgspec.json.Decoder(_Line).decode
 _EVENT_TYPES: Final[Mapping[str, EventType]] = {
@@ -191,7 +204,7 @@ _EVENT_TYPES: Final[Mapping[str, EventType]] = {
 def read_item(raw: msgspec.Raw) -> Item:
     """Read the outermost fields of one object; one that has none worth reading is an item without an envelope."""
     try:
-        return Item(raw, decode_envelope(raw))
+        return Item(raw, _decode_received(raw))
     except msgspec.MsgspecError:
         return Item(raw, None)
 

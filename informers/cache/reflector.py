@@ -359,9 +359,9 @@ class Reflector:
         key = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
         if not replacement.keep_unchanged(key, meta.uid, meta.resource_version):
             if self._writer.wants_body(key):
-                replacement.add(Received(self._keeper.keep(item.raw, envelope)))
+                replacement.add(Received(self._keeper.keep(item)))
             else:
-                kept = self._keeper.keep_metadata(item.raw, envelope)
+                kept = self._keeper.keep_metadata(item)
                 replacement.add(Received(kept, kept))
 
     def _usable(self, item: Item) -> Envelope | None:
@@ -421,7 +421,7 @@ class Reflector:
         if event.type != "ADDED":
             run.is_ordered = True
         if event.type == "DELETED":
-            self._writer.delete(self._keeper.keep(event.item.raw, envelope), moves_rv=True)
+            self._writer.delete(self._keeper.keep(event.item), moves_rv=True)
         else:
             self._store(event.item, envelope, moves_rv=run.is_ordered)
         self._advance(envelope.metadata.resource_version, moves=run.is_ordered)
@@ -434,8 +434,8 @@ class Reflector:
             if moves_rv:
                 self._writer.bookmark(meta.resource_version)
             return
-        metadata = self._keeper.keep_metadata(item.raw, envelope) if self._writer.is_selective() else None
-        self._writer.apply(Received(self._keeper.keep(item.raw, envelope), metadata), moves_rv=moves_rv)
+        metadata = self._keeper.keep_metadata(read_item(item.raw)) if self._writer.is_selective() else None
+        self._writer.apply(Received(self._keeper.keep(item), metadata), moves_rv=moves_rv)
 
     def _take_bookmark(self, item: Item, watch: Watch) -> None:
         rv = item.envelope.metadata.resource_version if item.envelope is not None else ""
