@@ -39,6 +39,38 @@ def test_server_is_verified_by_ca_data_or_file(serve: Serve, connect: Connect, c
         assert get(connect(config)).status == 200
 
 
+def test_connection_is_kept_over_tls_too(serve: Serve, connect: Connect, certificates: Certificates) -> None:
+    server = serve(answers, tls=certificates.server_context())
+    transport = connect(ClientConfig(server=server.url, ca_data=certificates.ca))
+
+    for _ in range(5):
+        get(transport)
+
+    assert server.accepted == 1
+
+
+def test_cancel_ends_a_stream_over_tls_and_gives_no_ciphertext(
+    serve: Serve, connect: Connect, certificates: Certificates
+) -> None:
+    def play(connection: Connection) -> None:
+        connection.read()
+        connection.open_chunked()
+        connection.chunk(b"1\n")
+        connection.freeze()
+
+    server = serve(play, tls=certificates.server_context())
+    cancel = Cancel()
+    transport = connect(ClientConfig(server=server.url, ca_data=certificates.ca))
+    with transport.open_stream("/x", silence=60, deadline=60, cancel=cancel) as stream:
+        lines = stream.lines()
+        assert next(lines) == b"1"
+        timer = threading.Timer(0.05, cancel.cancel)
+        timer.start()
+        with pytest.raises(ConnectionLost, match="cancelled"):
+            next(lines)
+        timer.join()
+
+
 def test_server_of_an_unknown_ca_is_refused(serve: Serve, connect: Connect, certificates: Certificates) -> None:
     url = serve(answers, tls=certificates.server_context()).url
 
