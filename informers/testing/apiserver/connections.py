@@ -26,6 +26,7 @@ BODY_LIMIT: Final = 3 * 1024 * 1024
 _HEAD_LIMIT: Final = 1024 * 1024
 _HANDSHAKE_SECONDS: Final = 10.0
 _SMALL: Final = 65536
+_ACCEPT_AGAIN: Final = 0.05
 _ABORT: Final = struct.pack("ii", 1, 0)
 _PHRASES: Final[Mapping[int, str]] = {status.value: status.phrase for status in HTTPStatus}
 
@@ -280,6 +281,7 @@ class Listener:
         self._connections: set[Connection] = set()
         self._count = 0
         self._closed = False
+        self._ending = threading.Event()
         self._socket: socket.socket | None = self._listen(port)
         self.port: int = self._socket.getsockname()[1]
         self._watcher = _EndWatcher(name)
@@ -299,10 +301,9 @@ class Listener:
             try:
                 sock, address = listening.accept()
             except OSError:
-                if self._is_listening(listening):
-                    time.sleep(0.05)  # out of descriptors: the next attempt may work
-                    continue
-                return
+                if not self._is_listening(listening) or self._ending.wait(_ACCEPT_AGAIN):
+                    return
+                continue  # out of descriptors: the next attempt may work
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
@@ -357,6 +358,7 @@ class Listener:
 
     def close(self, timeout: float = 2.0) -> None:
         """Stop listening, end every connection, and join their threads."""
+        self._ending.set()
         with self._lock:
             self._closed = True
         threads = [connection.thread for connection in self.connections()]

@@ -71,7 +71,8 @@ def _exchange(
         return _reply(service, request, entry, stands_in, plan, wire)
     compact = plan.shape("COMPACT")
     if compact is not None:
-        service.compact(target.full_resource, compact.get("rv"))
+        storage = target.kind.storage if target.kind is not None else None
+        service.store.compact(storage=storage, rv=compact.get("rv"))
     ignore = plan.shape("IGNORE")
     if ignore is not None:
         ignored = set(ignore.get("params"))

@@ -356,6 +356,11 @@ class Faults:
     Every method takes what to act on (`resource=`, `verb=`, …, or `match=`), `times`, `skip`, `for_` (seconds),
     `existing` and `at_event`, and returns the `Fault`: its `hits` count, `remove()` takes it off, and as a context
     manager it is in force for a block.
+
+    Where `freeze`, `rst` and `fin` act (`at`): `accept` before anything is read from a connection; `request` when the
+    request has been read and nothing done; `headers` when the work is done and nothing of the answer sent (the default
+    for requests); `stream` after the headers (the default for watches). Words that are about streams leave other
+    requests alone, unless the match names a verb.
     """
 
     def __init__(self, service: Service) -> None:

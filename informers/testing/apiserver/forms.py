@@ -69,7 +69,6 @@ class Form:
         obj = {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": metadata}
         if self.shape == "object":
             return encode(obj)
-        metadata["creationTimestamp"] = None
         table = tables.table(kind, [obj], include_object=self.include, list_meta={"resourceVersion": str(rv)})
         table["columnDefinitions"] = None
         return encode(table)

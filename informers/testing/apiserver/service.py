@@ -323,6 +323,8 @@ class Service:
             before = current.decoded()["metadata"] if current is not None else {}
             for name, value in (("uid", str(uuid.uuid4())), ("creationTimestamp", now_text())):
                 metadata.setdefault(name, before.get(name, value))
+            if kind.has_generation:
+                metadata.setdefault("generation", before.get("generation", 1))
             try:
                 record = self.store.write(kind, new, expected=current, silent=silent)
             except ChangedError:

@@ -23,7 +23,7 @@ from informers.testing.apiserver.kinds import Kind
 
 encode: Final = msgspec.json.Encoder().encode
 decode: Final = msgspec.json.Decoder().decode
-_KEPT_SNAPSHOTS: Final = 8
+_KEPT_SNAPSHOTS: Final = 4
 _NO_LABELS: Final[Mapping[str, str]] = {}
 
 
@@ -39,6 +39,18 @@ class ExpiredError(Exception):
         self.oldest = oldest
 
 
+# the order in which the real server prints metadata
+_METADATA: Final = (
+    "name", "generateName", "namespace", "selfLink", "uid", "resourceVersion", "generation", "creationTimestamp",
+    "deletionTimestamp", "deletionGracePeriodSeconds", "labels", "annotations", "ownerReferences", "finalizers",
+    "managedFields",
+)  # fmt: skip
+
+
+def _in_order(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: metadata[name] for name in _METADATA if name in metadata}
+
+
 def key_of(namespace: str, name: str) -> str:
     """Name an object inside its bucket; sorted keys have the order of the real server's storage."""
     return f"{namespace}/{name}" if namespace else name
@@ -50,8 +62,7 @@ class Record:
     __slots__ = ("_views", "key", "kind", "labels", "name", "namespace", "raw", "rv", "uid")
 
     def __init__(self, kind: Kind, obj: Mapping[str, Any], rv: int) -> None:
-        metadata = dict(obj["metadata"])
-        metadata["resourceVersion"] = str(rv)
+        metadata = _in_order({**obj["metadata"], "resourceVersion": str(rv)})
         # kind and apiVersion come first, so that a list can leave them out by cutting a prefix of known length
         ordered = {"kind": kind.kind, "apiVersion": kind.api_version, "metadata": metadata}
         ordered.update((name, value) for name, value in obj.items() if name not in ordered)
