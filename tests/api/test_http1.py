@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from informers.api.http1 import Body, CutError, FramingError, LineSplitter, LineTooLongError, build_head, read_head
@@ -84,6 +84,7 @@ def test_what_is_not_http_is_a_framing_error(data: bytes) -> None:
         read_head(receiver(cut_at(data, range(0, len(data), 65536))))
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(
     pieces=st.lists(st.binary(max_size=40)),
     cuts=st.lists(st.integers(0, 400)),
@@ -95,6 +96,7 @@ def test_chunks_may_be_cut_anywhere(pieces: list[bytes], cuts: list[int]) -> Non
     assert body.is_reusable()
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(pieces=st.lists(st.binary(min_size=1, max_size=40), min_size=1), missing=st.integers(1, 400))
 def test_missing_end_of_chunks_is_a_cut_wherever_it_falls(pieces: list[bytes], missing: int) -> None:
     whole = chunked(pieces)
@@ -162,6 +164,7 @@ def test_framing_that_is_not_known_is_an_error(headers: bytes) -> None:
         body_of(HEAD + headers + b"\r\n\r\nabc")
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(members=st.lists(st.binary(max_size=200), min_size=1, max_size=3), cuts=st.lists(st.integers(0, 600)))
 def test_gzip_is_unpacked_however_it_is_cut(members: list[bytes], cuts: list[int]) -> None:
     packed = b"".join(gzip.compress(member) for member in members)
@@ -190,6 +193,7 @@ EVENTS = st.lists(st.dictionaries(st.text(), st.text(), max_size=3), max_size=8)
 ENDS = st.sampled_from([b"\n", b"\r\n", b"\n\n", b"\r\n \t\r\n\n"])
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(
     events=EVENTS, ends=st.lists(ENDS, min_size=8, max_size=8), cuts=st.lists(st.integers(0, 500)), raw=st.booleans()
 )

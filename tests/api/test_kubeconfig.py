@@ -217,7 +217,7 @@ def test_missing_and_unreadable_files_are_named(tmp_path: Path) -> None:
         loaded(tmp_path / "binary")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
 @given(text=st.text(max_size=200))
 def test_any_text_is_a_config_or_a_config_error(text: str, tmp_path: Path) -> None:
     path = tmp_path / "any"
@@ -243,7 +243,7 @@ JSON = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
 @given(
     changes=st.dictionaries(
         st.sampled_from(["clusters", "users", "contexts", "current-context", "cluster", "user", "context"]), JSON
