@@ -89,10 +89,8 @@ class _Turn:
         return Wish(self.id, self.to, self.found.value if delivers and self.found is not None else None)
 
     @property
-    def unclear_kind(self) -> str:
-        """The name of the source's kind, if something else must be served before it means one kind."""
-        if self.error is None or self.error.reason not in {"UnknownKind", "AmbiguousKind", "UnsupportedKind"}:
-            return ""
+    def kind(self) -> str:
+        """The name of the source's kind as the rule has it, `""` for a constant."""
         return self.rule.origin.resource if self.rule is not None and isinstance(self.rule.origin, Source) else ""
 
     def attempt(self, content: bytes) -> bytes:
@@ -201,9 +199,9 @@ class Copier:
         return turns
 
     def _declare(self, target: Object, turns: Iterable[_Turn]) -> None:
-        """Tell what is depended on, before it is read; for kinds that are not there or not clear, their names."""
+        """Tell what is depended on, before it is read; kinds by name too, as what a name means may change."""
         sources = {turn.source for turn in turns if turn.source and not is_same_object(turn.source, target.ref)}
-        kinds = {(target.cluster, text) for turn in turns if (text := turn.unclear_kind)}
+        kinds = {(target.cluster, turn.kind) for turn in turns if turn.kind}
         self.graph.replace(target.ref, sorted(sources), kinds=sorted(kinds))
 
     def _read(self, turns: Iterable[_Turn], whom: Target, snapshot: Snapshot) -> None:

@@ -304,7 +304,7 @@ def test_what_is_read_was_declared_before(world: World) -> None:
     world.look(target)
 
     assert world.dependencies[target] == [source]
-    assert world.names[target] == [("", "nothing")]
+    assert world.names[target] == [("", "configmap"), ("", "nothing")]
 
 
 def test_an_edited_rule_lets_go_of_its_old_source(world: World) -> None:
@@ -432,7 +432,7 @@ def test_the_state_of_an_unknown_kind_waits_under_its_name(world: World) -> None
     world.look(target)
 
     assert world.objects[target]["data"] == {"k": "1"}
-    assert world.names[target] == []
+    assert world.names[target] == [("", "configmap")]
 
 
 @pytest.mark.parametrize(

@@ -10,26 +10,31 @@ if TYPE_CHECKING:
     from tests.flow.copier.conftest import Story
 
 
-def widget_crd(group: str) -> dict[str, object]:
+def widget_crd(group: str, plural: str = "widgets") -> dict[str, object]:
     spec = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"widgets.{group}"},
+        "metadata": {"name": f"{plural}.{group}"},
         "spec": {
             "group": group,
             "scope": "Namespaced",
-            "names": {"kind": "Widget", "listKind": "WidgetList", "plural": "widgets", "singular": "widget"},
+            "names": {
+                "kind": "Widget",
+                "listKind": "WidgetList",
+                "plural": plural,
+                "singular": plural.removesuffix("s"),
+            },
             "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
         },
     }
 
 
-def make_widget(story: Story, group: str, value: str) -> None:
+def make_widget(story: Story, group: str, value: str, plural: str = "widgets") -> None:
     widget: dict[str, Any] = {"apiVersion": f"{group}/v1", "kind": "Widget", "metadata": {"name": "w"}}
     widget["spec"] = {"k": value}
-    story.client.create(GVR(group, "v1", "widgets"), widget, namespace=story.namespace, field_manager="test")
+    story.client.create(GVR(group, "v1", plural), widget, namespace=story.namespace, field_manager="test")
 
 
 def test_two_rules_from_one_source_and_a_constant_are_copied_and_follow(story: Story) -> None:
@@ -38,14 +43,14 @@ def test_two_rules_from_one_source_and_a_constant_are_copied_and_follow(story: S
     story.configmap("t", data={"own": "x"}, rules=rules)
     story.start("--target=configmap")
     story.until(lambda: story.data("t") == {"own": "x", "a": "1", "b": "2", "c": "3"}, "copied")
-    assert story.patches() == 1
+    story.until(lambda: story.patches() == 1, "one write is counted")
 
     story.configmap("s", data={"a": "1", "b": "20"})
     story.until(lambda: story.data("t")["b"] == "20", "the change is copied")
     story.configmap("t", data={"a": "drift", "c": "drift"})
     story.until(lambda: story.data("t") == {"own": "x", "a": "1", "b": "20", "c": "3"}, "drift is corrected")
 
-    assert story.patches() == 3
+    story.until(lambda: story.patches() == 3, "two more are counted")
 
 
 def test_only_a_change_of_the_copied_value_is_a_write(story: Story) -> None:
@@ -198,7 +203,7 @@ def test_a_kind_that_appears_later_is_read_and_one_that_goes_leaves_values(story
     story.configmap("u", rules={"replace-data.k": 'json:"v"'})
     program = story.start("--target=configmap", "--workers=1")
     story.until(lambda: story.reasons("t") == ["UnknownKind"], "the unknown kind is reported")
-    assert story.data("u") == {"k": "v"}
+    story.until(lambda: story.data("u") == {"k": "v"}, "other targets go on")
 
     story.serve(crd)
     make_widget(story, group, "1")
@@ -207,6 +212,25 @@ def test_a_kind_that_appears_later_is_read_and_one_that_goes_leaves_values(story
     story.remove(story.ref("CustomResourceDefinition", f"widgets.{group}"))
     story.quiesce(program)
     assert story.data("t") == {"k": "1"}
+
+
+def test_a_name_that_becomes_ambiguous_stops_its_rules_until_it_is_clear_again(story: Story) -> None:
+    ours, theirs = f"a.{story.namespace}.example.io", f"b.{story.namespace}.example.io"
+    plural = f"gadgets{story.namespace.replace('-', '')}"
+    story.serve(widget_crd(ours, plural))
+    make_widget(story, ours, "1", plural)
+    story.configmap("t", rules={"replace-data.k": f"{plural}:w:spec.k"})
+    program = story.start("--target=configmap", "--workers=1")
+    story.until(lambda: story.data("t") == {"k": "1"}, "copied")
+
+    story.serve(widget_crd(theirs, plural))
+    story.until(lambda: story.reasons("t") == ["Copied", "AmbiguousKind"], "the ambiguity is reported")
+    assert story.data("t") == {"k": "1"}
+
+    story.remove(story.ref("CustomResourceDefinition", f"{plural}.{theirs}"))
+    story.until(lambda: "Recovered" in story.reasons("t"), "the name is clear again")
+    program.stop()
+    story.remove(story.ref("CustomResourceDefinition", f"{plural}.{ours}"))
 
 
 def test_cluster_scoped_sources_and_targets_work(story: Story) -> None:
