@@ -38,7 +38,7 @@ def test_a_notified_wait_is_true_however_long_it_would_have_waited(timeout: floa
             found.append(SystemClock().wait(condition, timeout))
 
     entered = threading.Event()
-    thread = threading.Thread(target=wait)
+    thread = threading.Thread(target=wait, daemon=True)
     thread.start()
     entered.wait()
     with condition:  # free only once the thread waits
@@ -64,7 +64,7 @@ def test_stop_is_set_once_and_for_all() -> None:
 def test_waiting_for_stop_ends_when_the_time_has_come(clock: FakeClock) -> None:
     stop = Stop(clock)
     found: list[bool] = []
-    thread = threading.Thread(target=lambda: found.append(stop.wait(30.0)))
+    thread = threading.Thread(target=lambda: found.append(stop.wait(30.0)), daemon=True)
     thread.start()
     clock.block_until_waiting()
     clock.advance(29.0)
@@ -83,7 +83,7 @@ def test_waiting_for_stop_ends_when_it_is_set(clock: FakeClock) -> None:
     def wait(timeout: float | None) -> None:
         found.append(stop.wait(timeout))
 
-    threads = [threading.Thread(target=wait, args=(timeout,)) for timeout in (None, 30.0)]
+    threads = [threading.Thread(target=wait, args=(timeout,), daemon=True) for timeout in (None, 30.0)]
     for thread in threads:
         thread.start()
     clock.block_until_waiting(2)

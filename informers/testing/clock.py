@@ -44,7 +44,7 @@ class FakeClock:
             condition.wait()
         finally:
             with self._changed:
-                del self._waiting[waiter]
+                self._waiting.pop(waiter, None)
                 has_come = waiter.due is not None and waiter.due <= self._monotonic
                 self._changed.notify_all()
         return not has_come
@@ -58,6 +58,8 @@ class FakeClock:
             self._monotonic += seconds
             self._wall += timedelta(seconds=seconds)
             due = [waiter for waiter in self._waiting if waiter.due is not None and waiter.due <= self._monotonic]
+            for waiter in due:
+                del self._waiting[waiter]  # it no longer counts as waiting, though it has yet to notice
         for waiter in due:
             # A waiter holds its condition from before it is entered above until it really waits,
             # so the notification cannot come too early.

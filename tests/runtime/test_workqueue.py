@@ -53,7 +53,7 @@ class Worker:
         self.got: list[Item | None] = []
         self._queue = queue
         self._finished: SimpleQueue[Item | None] = finished or SimpleQueue()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -186,7 +186,7 @@ def test_draining_waits_until_all_is_taken_and_given_back(queue: WorkQueue, cloc
     queue.add(A)
     queue.add(B)
     take(queue)
-    drainer = threading.Thread(target=queue.shut_down, kwargs={"drain": True})
+    drainer = threading.Thread(target=queue.shut_down, kwargs={"drain": True}, daemon=True)
     drainer.start()
     clock.block_until_waiting()
 

@@ -211,8 +211,8 @@ def test_each_key_added_after_its_last_start_is_started_again_and_never_twice_at
                 queue.add(key)
         queue.add(key)
 
-    workers = [threading.Thread(target=work) for _ in range(3)]
-    changers = [threading.Thread(target=change, args=(key,)) for key in KEYS]
+    workers = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+    changers = [threading.Thread(target=change, args=(key,), daemon=True) for key in KEYS]
     for thread in (*workers, *changers):
         thread.start()
     for thread in changers:
@@ -241,7 +241,7 @@ def test_shutdown_at_any_moment_of_a_hand_over_leaves_no_thread_waiting() -> Non
             queue.add(KEYS[0])
             queue.add_after(KEYS[1], 0.0001)
 
-        threads = [threading.Thread(target=get), threading.Thread(target=add)]
+        threads = [threading.Thread(target=get, daemon=True), threading.Thread(target=add, daemon=True)]
         for thread in threads:
             thread.start()
         barrier.wait()

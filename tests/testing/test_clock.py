@@ -18,7 +18,7 @@ def start_waiting(
         with condition:
             found.append(clock.wait(condition, timeout))
 
-    thread = threading.Thread(target=wait)
+    thread = threading.Thread(target=wait, daemon=True)
     thread.start()
     return thread
 
@@ -120,4 +120,16 @@ def test_blocking_until_somebody_waits_can_ask_for_how_long() -> None:
         clock.block_until_waiting(due_in=29.0, timeout=0.01)
 
     clock.advance(30.0)
+    thread.join()
+
+
+def test_who_is_due_no_longer_counts_as_waiting() -> None:
+    clock, condition, found = FakeClock(), threading.Condition(), list[bool]()
+    thread = start_waiting(clock, 10.0, found, condition)
+    clock.block_until_waiting()
+
+    clock.advance(10.0)
+
+    with pytest.raises(TimeoutError):
+        clock.block_until_waiting(timeout=0)
     thread.join()
