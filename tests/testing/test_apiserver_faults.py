@@ -123,8 +123,8 @@ class TestAim:
 
         api.ask("GET", MAPS)
 
-        (entry,) = api.server.requests()
-        assert (entry.fault, entry.status, entry.ended) == ("STATUS+DELAY", 503, "done")
+        entry = api.server.wait_request(ended="done")
+        assert (entry.fault, entry.status) == ("STATUS+DELAY", 503)
 
     @pytest.mark.parametrize(
         ("description", "wanted"),

@@ -233,3 +233,14 @@ def test_objects_behind_the_api_can_be_read(api: Any) -> None:
     assert found["kind"] == "ConfigMap"
     assert found["metadata"]["name"] == "a"
     assert {each["kind"] for each in api.server.objects()} == {"ConfigMap", "Namespace"}
+
+
+def test_list_that_waits_for_a_version_does_not_hold_up_the_end(api: Any) -> None:
+    sock = api.socket()
+    sock.sendall(f"GET {MAPS}?resourceVersion=999999 HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    api.server.wait_request(verb="list")
+    begin = monotonic()
+
+    api.server.close()
+
+    assert monotonic() - begin < 1

@@ -395,3 +395,62 @@ def test_writers_that_race_lose_nothing(api: Any) -> None:
 
     assert statuses == {200}
     assert len(api.ask("GET", f"{MAPS}/a").body["data"]) == 32
+
+
+def test_events_are_the_same_in_both_groups(api: Any) -> None:
+    core = "/api/v1/namespaces/default/events"
+    about = {"kind": "Pod", "namespace": "default", "name": "p"}
+    api.ask("POST", core, named("e", involvedObject=about, message="text", reason="Why", type="Normal"))
+
+    other = api.ask("GET", "/apis/events.k8s.io/v1/namespaces/default/events/e").body
+
+    assert other["apiVersion"] == "events.k8s.io/v1"
+    assert other["regarding"] == about
+    assert other["note"] == "text"
+    assert len(api.server.objects("events")) == 1
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    ["text", [], {"name": 5}, {"namespace": []}, {"name": "a", "labels": []}, {"name": "a", "labels": {"x": 1}}],
+)
+def test_metadata_of_the_wrong_type_is_refused(api: Any, metadata: Any) -> None:
+    answer = api.ask("POST", MAPS, {"metadata": metadata})
+
+    assert (answer.status, answer.reason) == (400, "BadRequest")
+
+
+@pytest.mark.parametrize(
+    "metadata", ["text", {"resourceVersion": {}}, {"resourceVersion": 5}, {"uid": []}, {"name": {}}]
+)
+def test_patch_to_metadata_of_the_wrong_type_is_refused(api: Any, metadata: Any) -> None:
+    api.ask("POST", MAPS, named("a"))
+
+    patch = (
+        [{"op": "replace", "path": f"/metadata/{key}", "value": value} for key, value in metadata.items()]
+        if isinstance(metadata, dict)
+        else [{"op": "replace", "path": "/metadata", "value": metadata}]
+    )
+    answer = api.patch(f"{MAPS}/a", patch, "json")
+
+    assert answer.status in {400, 409, 422}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "[]",
+        "{nope",
+        '{"preconditions": []}',
+        '{"preconditions": 1}',
+        '{"gracePeriodSeconds": "x"}',
+        '{"dryRun": "Some"}',
+    ],
+)
+def test_delete_options_that_make_no_sense_are_refused(api: Any, options: str) -> None:
+    api.ask("POST", MAPS, named("a"))
+
+    answer = api.ask("DELETE", f"{MAPS}/a", options.encode())
+
+    assert answer.status in {400, 422}
+    assert api.ask("GET", f"{MAPS}/a").status == 200

@@ -19,6 +19,7 @@ What it does not do:
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 import tempfile
 import threading
@@ -37,6 +38,9 @@ from informers.testing.apiserver.tokens import Tokens, parse_token
 if TYPE_CHECKING:
     import ssl
     from types import TracebackType
+
+
+_logger = logging.getLogger(__name__)
 
 
 class APIServer:
@@ -123,8 +127,10 @@ class APIServer:
                 context,
                 kubeconfigs.Entry(server=self.url, ca=self.ca, token=first[0].value if first else None),
             )
-            # streams and waits must know that the end is near before their sockets are shut
-            undo.callback(self._service.stopping.set)
+            undo.callback(self._service.begin_close)
+            _logger.info(
+                "serving; CEL rules of CustomResourceDefinitions are stored, not evaluated", extra={"url": self.url}
+            )
             self._undo = undo.pop_all()
 
     def close(self) -> None:

@@ -40,15 +40,21 @@ def serve(
         words = [fault.word for fault in ([plan.decisive] if plan.decisive else []) + plan.shaping]
         entry.fault = "+".join(words)
     wire = Wire(connection, plan, entry, audit_id=request.headers.get("audit-id", ""))
+    keeps, ended = False, "client"
     try:
-        keeps, ended = _exchange(service, request, target, entry, user, connection, plan, wire)
+        try:
+            keeps, ended = _exchange(service, request, target, entry, user, connection, plan, wire)
+        except ConnectionGoneError:
+            raise
+        except Exception:
+            log.exception("request failed")
+            service.log.answered(entry, 500)
+            wire.reply(Reply.of_error(statuses.internal_error("the embedded API server failed")))
+            ended = "done"
     except ConnectionGoneError:
-        keeps, ended = False, "client"
-    except Exception:
-        log.exception("request failed")
-        wire.reply(Reply.of_error(statuses.internal_error("the embedded API server failed")))
-        keeps, ended = False, "done"
-    service.log.end(entry, ended)
+        pass
+    finally:
+        service.log.end(entry, ended)
     return keeps
 
 
@@ -107,7 +113,15 @@ def _reply(
 ) -> tuple[bool, str]:
     service.log.answered(entry, reply.status)
     _compress(request, reply)
-    wire.reply(reply, head_only=request.method == "HEAD")
+    if plan.is_empty():
+        # who has the answer finds the end in the log, so it is logged before the answer is sent
+        entry.response_bytes = len(reply.body)
+        service.log.end(entry, "done")
+    try:
+        wire.reply(reply, head_only=request.method == "HEAD")
+    except ConnectionGoneError:
+        entry.ended = "client"
+        raise
     cut = plan.decides("TRUNC") or plan.takes("stream")
     return wire.keeps, "fault" if cut is not None else "done"
 

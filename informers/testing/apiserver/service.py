@@ -84,10 +84,14 @@ class Service:
         """Note the listener that requests come through."""
         self._listener = listener
 
-    def close(self) -> None:
-        """End streams, waits and threads; the listener is closed by whoever opened it."""
+    def begin_close(self) -> None:
+        """Let no stream and no request wait any longer; call this before the listener is closed."""
         self.stopping.set()
         self.store.close()
+
+    def close(self) -> None:
+        """End streams, waits and threads; the listener is closed by whoever opened it."""
+        self.begin_close()
         self.tokens.close()
         self.lifecycle.close()
         with self._lock:

@@ -43,7 +43,7 @@ class Wire:
         head = head_of(reply.status, headers)
         body = b"" if head_only else reply.body
         if self._plan.is_empty():
-            self._entry.response_bytes += len(body)
+            self._entry.response_bytes = len(body)
             if len(body) <= _ONE_WRITE:
                 self._connection.send(head + body)
             else:

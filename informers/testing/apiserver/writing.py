@@ -165,6 +165,8 @@ class Writer:
         def change(old: dict[str, Any]) -> dict[str, Any]:
             new = patching.apply_patch(call.kind, old, content_type, call.request.body)
             metadata = new.setdefault("metadata", {})
+            if not isinstance(metadata, dict):
+                raise statuses.bad_request("metadata: want an object")
             if metadata.get("name") != target.name:
                 raise _other_name(str(metadata.get("name", "")), target.name)
             if (metadata.get("namespace") or "") != target.namespace:
@@ -344,15 +346,18 @@ class _DeleteOptions:
         _check_delete_options(propagation, dry_run, orphan)
         if orphan is not None:
             propagation = _ORPHAN.title() if str(orphan).lower() == "true" else "Background"
-        preconditions = given.get("preconditions") or {}
+        preconditions = {} if given.get("preconditions") is None else given["preconditions"]
         grace = given.get("gracePeriodSeconds")
-        return cls(
-            uid=str(preconditions.get("uid") or ""),
-            rv=str(preconditions.get("resourceVersion") or ""),
-            propagation=propagation,
-            grace=None if grace is None else int(grace),
-            dry_run=bool(dry_run),
-        )
+        try:
+            return cls(
+                uid=str(preconditions.get("uid") or ""),
+                rv=str(preconditions.get("resourceVersion") or ""),
+                propagation=propagation,
+                grace=None if grace is None else int(grace),
+                dry_run=bool(dry_run),
+            )
+        except (AttributeError, TypeError, ValueError) as error:
+            raise statuses.bad_request(f"unable to parse DeleteOptions: {error}") from None
 
     def check(self, kind: Kind, record: Record) -> None:
         """Raise the 409 for a precondition that does not hold."""
@@ -410,8 +415,8 @@ def _check_delete_options(propagation: str, dry_run: Any, orphan: Any) -> None:
     if orphan is not None and propagation:
         why = "orphanDependents and deletionPropagation cannot be both set"
         causes.append(Cause("FieldValueInvalid", "propagationPolicy", f'Invalid value: "{propagation}": {why}'))
-    if dry_run and list(dry_run) != ["All"]:
-        causes.append(not_one_of("dryRun", list(dry_run), '"All"'))
+    if dry_run and dry_run != ["All"]:
+        causes.append(not_one_of("dryRun", dry_run, '"All"'))
     if causes:
         raise invalid_options("DeleteOptions", causes)
 
@@ -456,7 +461,7 @@ def _set_place(kind: Kind, obj: dict[str, Any], namespace: str) -> dict[str, Any
     """Put the URL's namespace into an object; return its metadata. Raises 400 if it names another."""
     metadata = metadata_of(obj)
     if kind.namespaced:
-        if metadata.get("namespace") not in {None, "", namespace}:
+        if metadata.get("namespace") not in (None, "", namespace):  # it may be anything, also what has no hash
             raise _other_namespace()
         metadata["namespace"] = namespace
     elif metadata.get("namespace"):
@@ -510,7 +515,7 @@ def _check_version_given(kind: Kind, new: Mapping[str, Any]) -> None:
 
 def _check_version(kind: Kind, new: Mapping[str, Any], record: Record) -> None:
     wanted = new["metadata"].get("resourceVersion") or ""
-    if wanted in {"", "0", str(record.rv)}:
+    if wanted in ("", "0", str(record.rv)):  # it may be anything, also what has no hash
         return
     if not str(wanted).isdecimal():
         raise StatusError(500, "", f'strconv.ParseUint: parsing "{wanted}": invalid syntax')
