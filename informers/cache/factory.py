@@ -38,10 +38,8 @@ _log = logging.getLogger(__name__)
 Resolution: TypeAlias = Resource | InformersError | None
 
 _STACK: Final = 512 * 1024
-_DEFINITIONS: Final = (
-    GVR("apiextensions.k8s.io", "v1", "customresourcedefinitions"),
-    GVR("apiregistration.k8s.io", "v1", "apiservices"),
-)
+_DEFINITIONS: Final = GVR("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+_SERVICES: Final = GVR("apiregistration.k8s.io", "v1", "apiservices")
 # Kinds whose metadata alone is often followed by programs that need no discovery for anything else.
 _KINDS: Final[Mapping[GVR, str]] = {
     GVR("", "v1", "configmaps"): "ConfigMap",
@@ -50,10 +48,10 @@ _KINDS: Final[Mapping[GVR, str]] = {
     GVR("", "v1", "pods"): "Pod",
     GVR("", "v1", "services"): "Service",
     GVR("", "v1", "serviceaccounts"): "ServiceAccount",
-    _DEFINITIONS[0]: "CustomResourceDefinition",
-    _DEFINITIONS[1]: "APIService",
+    _DEFINITIONS: "CustomResourceDefinition",
+    _SERVICES: "APIService",
 }
-_CLUSTER_SCOPED: Final = frozenset({GVR("", "v1", "namespaces"), GVR("", "v1", "nodes"), *_DEFINITIONS})
+_CLUSTER_SCOPED: Final = frozenset({GVR("", "v1", "namespaces"), GVR("", "v1", "nodes"), _DEFINITIONS, _SERVICES})
 # From what a person must know first to what is well.
 _STATES: Final = ("stopped", "forbidden", "unserved", "pending", "syncing", "synced", "watching")
 
@@ -465,7 +463,7 @@ class InformerFactory:
         self._is_started = False
         self._must_look = False
         self._must_resolve = False
-        self._follows_definitions = False
+        self._has_api_changed = False
         self._uses_discovery = False
         self._retry_at = math.inf
         self._failures = 0
@@ -643,29 +641,9 @@ class InformerFactory:
             self._uses_discovery = True
             self._changed.notify_all()
 
-    def _begin_to_follow_definitions(self) -> None:
-        """Follow what changes the API, so that discovery is asked again when it does; from the first use of it on."""
-        with self._changed:
-            if self._follows_definitions or self._stop.is_set():
-                return
-            self._follows_definitions = True
-        sets = [self.follow(Selection(gvr, metadata_only=True)) for gvr in _DEFINITIONS]
-
-        def changed() -> None:
-            self._mapper.followed = all(each.state() in {"synced", "watching"} for each in sets)
-
-        for each in sets:
-            each.on_change(changed)
-            each.add_handler(self._on_definition)
-
-    def _on_definition(self, delta: Delta) -> None:
-        # `PLURAL.GROUP` of a CustomResourceDefinition, `VERSION.GROUP` of an APIService.
-        if not delta.initial:
-            self._mapper.invalidate(delta.ref.name.partition(".")[2])
-
     def _on_api_change(self) -> None:
         with self._changed:
-            self._must_resolve = True
+            self._must_resolve = self._has_api_changed = True
             self._changed.notify_all()
 
     def _track(self, text: str, listener: Callable[[Resolution], None]) -> Callable[[], None]:
@@ -711,11 +689,12 @@ class InformerFactory:
             self._must_look = False
             must_resolve = self._must_resolve or now >= self._retry_at
             self._must_resolve = False
+            has_changed, self._has_api_changed = self._has_api_changed, False
             informers = list(self._informers.values())
         if must_resolve:
             self._resolve_all()
-            for informer in informers:
-                informer.nudge()
+        for informer in informers if has_changed else ():
+            informer.nudge()
         self._stop_idle(now)
         due = min((informer.resync(now) for informer in informers), default=math.inf)
         with self._changed:
@@ -749,7 +728,6 @@ class InformerFactory:
             uses_discovery = self._uses_discovery = self._uses_discovery or bool(texts)
         if not uses_discovery:
             return
-        self._begin_to_follow_definitions()
         is_settled = self._load_discovery()
         for text in texts:
             is_settled = self._resolve(text) and is_settled
