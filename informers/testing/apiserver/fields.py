@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from informers.meta.errors import ConfigError
-from informers.meta.selectors import FieldSelector, parse_fields
+from informers.meta.selectors import parse_fields
 from informers.testing.apiserver.kinds import Kind
 from informers.testing.apiserver.statuses import StatusError, bad_request
 
@@ -38,22 +38,24 @@ _BUILTIN: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
 
 def known_fields(kind: Kind) -> frozenset[str]:
     """Name the fields that a kind can be selected by."""
-    common = _COMMON if kind.namespaced or kind.is_custom else _COMMON[:1]
     if kind.custom is not None:
-        return frozenset((*common, *kind.custom.selectable_fields))
-    return frozenset((*common, *_BUILTIN.get((kind.gvr.group, kind.gvr.resource), ())))
+        return frozenset((*(_COMMON if kind.namespaced else _COMMON[:1]), *kind.custom.selectable_fields))
+    special = _BUILTIN.get((kind.gvr.group, kind.gvr.resource))
+    if special is None:
+        return frozenset(_COMMON)
+    return frozenset((*(_COMMON if kind.namespaced else _COMMON[:1]), *special))
 
 
 def compile(kind: Kind, text: str) -> Callable[[Mapping[str, Any]], bool]:  # noqa: A001 - read as fields.compile
     """Make the test of one field selector; raises `StatusError` 400 for a bad one or an unknown field."""
     try:
         selector = parse_fields(text)
-    except ConfigError as error:
-        raise bad_request(f"unable to parse field selector: {error}") from None
+    except ConfigError:
+        raise bad_request(f"invalid selector: '{text}'; can't understand '{text}'") from None
     known = known_fields(kind)
     for requirement in selector.requirements:
         if requirement.field not in known:
-            raise _unknown(kind, selector, requirement.field)
+            raise _unknown(kind, requirement.field)
     if not selector.requirements:
         return _everything
     wanted = [(each.field.split("."), each.value, each.operator == "=") for each in selector.requirements]
@@ -94,14 +96,7 @@ def value_at(obj: Mapping[str, Any], path: list[str]) -> str:
     return "" if found is None or isinstance(found, dict | list) else str(found)
 
 
-def _unknown(kind: Kind, selector: FieldSelector, field: str) -> StatusError:
-    gvr = kind.gvr
-    where = f"{gvr.group}/{gvr.version}" if gvr.group else gvr.version
-    special = kind.is_custom or (gvr.group, gvr.resource) in _BUILTIN
-    why = (
-        f"field label not supported: {field}"
-        if special
-        else f'"{field}" is not a known field selector: only "metadata.name", "metadata.namespace"'
-    )
-    message = f'Unable to find "{where}, Resource={gvr.resource}" that match label selector "", field selector "{selector}": {why}'
-    return bad_request(message)
+def _unknown(kind: Kind, field: str) -> StatusError:
+    if kind.is_custom or (kind.gvr.group, kind.gvr.resource) in _BUILTIN:
+        return bad_request(f"field label not supported: {field}")
+    return bad_request(f'"{field}" is not a known field selector: only "metadata.name", "metadata.namespace"')

@@ -232,9 +232,47 @@ def _node_roles(obj: Obj) -> str:
     return ",".join(sorted(found)) or "<none>"
 
 
+def _subjects(kind: str) -> Callable[[Obj], str]:
+    def cell(obj: Obj) -> str:
+        found = (each for each in obj.get("subjects") or () if each.get("kind") == kind)
+        return ", ".join(
+            f"{each['namespace']}/{each['name']}" if each.get("namespace") else each["name"] for each in found
+        )
+
+    return cell
+
+
+def _quota(obj: Obj, *, limits: bool) -> str:
+    hard, used = _at(obj, "status", "hard", default={}), _at(obj, "status", "used", default={})
+    names = sorted(name for name in hard if name.startswith("limits") == limits)
+    return ", ".join(f"{name}: {used.get(name, '0')}/{hard[name]}" for name in names)
+
+
+def _about(obj: Obj) -> Obj:
+    about: Obj = obj.get("involvedObject") or obj.get("regarding") or {}
+    return about
+
+
 def _event_object(obj: Obj) -> str:
-    about = obj.get("involvedObject") or obj.get("regarding") or {}
-    return f"{about.get('kind', '').lower()}/{about.get('name', '')}"
+    return f"{_about(obj).get('kind', '').lower()}/{_about(obj).get('name', '')}"
+
+
+def _event_source(obj: Obj) -> str:
+    source = obj.get("source") or obj.get("deprecatedSource") or {}
+    parts = (
+        source.get("component") or obj.get("reportingComponent") or obj.get("reportingController"),
+        source.get("host"),
+    )
+    return ", ".join(part for part in parts if part)
+
+
+def _event_first_seen(obj: Obj) -> str:
+    names = ("firstTimestamp", "deprecatedFirstTimestamp", "eventTime")
+    return _since(next((obj[name] for name in names if obj.get(name)), None))
+
+
+def _event_count(obj: Obj) -> int:
+    return int(_at(obj, "series", "count") or obj.get("count") or obj.get("deprecatedCount") or 1)
 
 
 def _event_last_seen(obj: Obj) -> str:
@@ -281,6 +319,7 @@ _AGE: Final = Column(
 )
 _CREATED: Final = Column("Created At", _field("metadata", "creationTimestamp"), type="date")
 _TEMPLATE: Final = ("spec", "template", "spec")
+_JOB_TEMPLATE: Final = ("spec", "jobTemplate", "spec", "template", "spec")
 _WIDE_TEMPLATE: Final = (
     Column("Containers", _containers("name", *_TEMPLATE), is_wide=True),
     Column("Images", _containers("image", *_TEMPLATE), is_wide=True),
@@ -306,10 +345,21 @@ _EVENT_COLUMNS: Final = (
     Column("Type", _field("type")),
     Column("Reason", _field("reason")),
     Column("Object", _event_object),
+    Column("Subobject", lambda obj: _at(_about(obj), "fieldPath", default=""), is_wide=True),
+    Column("Source", _event_source, is_wide=True),
     Column("Message", lambda obj: str(obj.get("message") or obj.get("note") or "").strip()),
+    Column("First Seen", _event_first_seen, is_wide=True),
+    Column("Count", _event_count, is_wide=True),
     Column("Name", _field("metadata", "name"), format="name", is_wide=True),
 )
-_BINDING_COLUMNS: Final = (_NAME, Column("Role", _role_ref), _AGE)
+_BINDING_COLUMNS: Final = (
+    _NAME,
+    Column("Role", _role_ref),
+    _AGE,
+    Column("Users", _subjects("User"), is_wide=True),
+    Column("Groups", _subjects("Group"), is_wide=True),
+    Column("ServiceAccounts", _subjects("ServiceAccount"), is_wide=True),
+)
 _COLUMNS: Final[Mapping[tuple[str, str], Sequence[Column]]] = {
     ("", "configmaps"): (_NAME, Column("Data", _size("data", "binaryData")), _AGE),
     ("", "endpoints"): (_NAME, Column("Endpoints", _endpoints), _AGE),
@@ -348,7 +398,13 @@ _COLUMNS: Final[Mapping[tuple[str, str], Sequence[Column]]] = {
     ("", "replicationcontrollers"): _REPLICAS,
     ("apps", "replicasets"): _REPLICAS,
     ("", "secrets"): (_NAME, Column("Type", _field("type")), Column("Data", _size("data")), _AGE),
-    ("", "serviceaccounts"): (_NAME, Column("Secrets", _size("secrets")), _AGE),
+    ("", "limitranges"): (_NAME, _CREATED),
+    ("", "resourcequotas"): (
+        _NAME,
+        Column("Request", lambda obj: _quota(obj, limits=False)),
+        Column("Limit", lambda obj: _quota(obj, limits=True)),
+        _AGE,
+    ),
     ("", "services"): (
         _NAME,
         Column("Type", _field("spec", "type")),
@@ -395,12 +451,15 @@ _COLUMNS: Final[Mapping[tuple[str, str], Sequence[Column]]] = {
         _NAME,
         Column("Schedule", _field("spec", "schedule")),
         Column("Timezone", _none_if_empty("spec", "timeZone")),
-        Column("Suspend", lambda obj: "True" if _at(obj, "spec", "suspend") else "False"),
+        Column("Suspend", lambda obj: "True" if _at(obj, "spec", "suspend") else "False", type="boolean"),
         Column("Active", lambda obj: len(_at(obj, "status", "active", default=())), type="integer"),
         Column(
             "Last Schedule", lambda obj: _since(last) if (last := _at(obj, "status", "lastScheduleTime")) else "<none>"
         ),
         _AGE,
+        Column("Containers", _containers("name", *_JOB_TEMPLATE), is_wide=True),
+        Column("Images", _containers("image", *_JOB_TEMPLATE), is_wide=True),
+        Column("Selector", lambda obj: _selector({"spec": _at(obj, *_JOB_TEMPLATE[:3], default={})}), is_wide=True),
     ),
     ("coordination.k8s.io", "leases"): (_NAME, Column("Holder", _field("spec", "holderIdentity")), _AGE),
     ("networking.k8s.io", "ingresses"): (
