@@ -237,8 +237,9 @@ def _container_causes(container: Mapping[str, Any], path: str, seen: set[str], v
     for index, mount in enumerate(container.get("volumeMounts") or ()):
         if not mount.get("name"):
             yield required(f"{path}.volumeMounts[{index}].name")
-        elif mount["name"] not in volumes:
-            yield Cause("FieldValueNotFound", f"{path}.volumeMounts[{index}].name", f'Not found: "{mount["name"]}"')
+        if mount.get("name") not in volumes:
+            told = f'Not found: "{mount.get("name", "")}"'
+            yield Cause("FieldValueNotFound", f"{path}.volumeMounts[{index}].name", told)
         if not mount.get("mountPath"):
             yield required(f"{path}.volumeMounts[{index}].mountPath")
     for index, variable in enumerate(container.get("env") or ()):
@@ -433,6 +434,14 @@ def _workload_causes(obj: Dict, old: Dict | None) -> Iterator[Cause]:
         yield not_supported("spec.template.spec.restartPolicy", policy, ("Always",))
     if old is not None and selector != old["spec"].get("selector"):
         yield immutable("spec.selector", selector)
+
+
+def _deployment_causes(obj: Dict, old: Dict | None) -> Iterator[Cause]:
+    yield from _workload_causes(obj, old)
+    strategy = obj["spec"]["strategy"]
+    if strategy.get("type") == "Recreate" and strategy.get("rollingUpdate") is not None:
+        detail = "may not be specified when strategy `type` is 'Recreate'"
+        yield not_allowed("spec.strategy.rollingUpdate", detail)
 
 
 _STATEFUL_CHANGEABLE: Final = frozenset(
@@ -909,7 +918,7 @@ _RULES: Final[Mapping[tuple[str, str], Rules]] = {
         name_faults=names.label_1035_faults,
     ),
     ("apps", "daemonsets"): Rules(fill_in=_fill_in_daemon_set, prepare=_number_template, causes=_workload_causes),
-    ("apps", "deployments"): Rules(fill_in=_fill_in_deployment, causes=_workload_causes),
+    ("apps", "deployments"): Rules(fill_in=_fill_in_deployment, causes=_deployment_causes),
     ("apps", "replicasets"): Rules(fill_in=_fill_in_replica_set, causes=_workload_causes),
     ("apps", "statefulsets"): Rules(fill_in=_fill_in_stateful_set, causes=_stateful_set_causes),
     ("batch", "cronjobs"): Rules(fill_in=_fill_in_cron_job, causes=_cron_job_causes),
