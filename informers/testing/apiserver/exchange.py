@@ -187,6 +187,8 @@ def _work(
         case "object":
             return _object(service, request, target, entry, connection, plan)
         case "version":
+            if not target.allowed:
+                raise statuses.method_not_allowed()
             return Reply.of(service.version())
         case "health":
             return Reply.text("ok")
@@ -207,7 +209,7 @@ def _object(
         raise statuses.no_such_resource()
     known = target.subresource in {"", *kind.subresources}
     if not known and not (kind.storage == "namespaces." and target.subresource == "finalize"):
-        raise statuses.no_such_resource()
+        raise statuses.not_found(kind, target.name) if kind.is_custom else statuses.no_such_resource()
     if not target.allowed:
         raise statuses.method_not_allowed()
     call = Call(request, target, kind, _form(request, target, plan), plan, entry)
@@ -254,7 +256,11 @@ def _discovery(service: Service, request: HTTPRequest) -> Reply:
         body = service.page(f"aggregated {path}", lambda: discovery.aggregated(kinds, path))
         return Reply(200, body, "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
     body = service.page(path, lambda: discovery.legacy(kinds, path))
-    return Reply.text(_NOT_FOUND, 404) if body == b"null" else Reply(200, body)
+    if body != b"null":
+        return Reply(200, body)
+    if path.startswith("/api/"):
+        raise statuses.no_such_resource()
+    return Reply.text(_NOT_FOUND, 404)
 
 
 def _openapi(service: Service, request: HTTPRequest, target: Target) -> Reply:

@@ -141,24 +141,23 @@ class Lifecycle:
     # --- CRDs ---
 
     def _serve(self, record: Record) -> None:
-        """Serve what a CRD says now, and say in its status that it is so."""
+        """Serve what a CRD says now, unless another has its names; say in its status that it is so."""
         with self._crd_lock:
             obj = record.decoded()
+            conflict = self._name_conflict(obj)
             spec = encode(obj.get("spec"))
-            if self._crd_specs.get(record.name) != spec:
+            is_new = conflict is None and self._crd_specs.get(record.name) != spec
+            if is_new:
                 self._kinds.add_crd(obj)
                 self._crd_specs[record.name] = spec
-                self._on_served()
+        if is_new:
+            self._on_served()
         while True:
             current = self._store.find(self.crds, record.key)
             if current is None:
                 return
-            old = current.decoded()
-            new = current.decoded()
-            _set_condition(new, "NamesAccepted", "True", "NoConflicts", "no conflicts found")
-            accepted = "the initial names have been accepted"
-            _set_condition(new, "Established", "True", "InitialNamesAccepted", accepted)
-            new["status"]["acceptedNames"] = new["spec"]["names"]
+            old, new = current.decoded(), current.decoded()
+            _tell_names(new, conflict)
             if new == old:
                 return
             new = managedfields.record(self.crds, old, new, manager=_MANAGER, subresource="status", time=now_text())
@@ -168,6 +167,25 @@ class Lifecycle:
                 continue
             return
 
+    def _name_conflict(self, crd: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Return the reason and the text when another CRD of the group is served under one of the names."""
+        name, spec = crd["metadata"]["name"], crd["spec"]
+        others = [kind for kind in self._kinds.all() if kind.gvr.group == spec["group"] and kind.crd != name]
+        taken = {each for kind in others for each in (kind.gvr.resource, kind.singular, *kind.short_names)}
+        taken_kinds = {each for kind in others for each in (kind.kind, kind.list_kind)}
+        names = spec["names"]
+        wanted = [
+            ("PluralConflict", names.get("plural"), taken),
+            ("SingularConflict", names.get("singular"), taken),
+            *(("ShortNamesConflict", short, taken) for short in names.get("shortNames") or ()),
+            ("KindConflict", names.get("kind"), taken_kinds),
+            ("ListKindConflict", names.get("listKind"), taken_kinds),
+        ]
+        for reason, each, used in wanted:
+            if each in used:
+                return reason, f'"{each}" is already in use'
+        return None
+
     def _stop_serving(self, name: str) -> None:
         with self._crd_lock:
             self._crd_specs.pop(name, None)
@@ -175,7 +193,10 @@ class Lifecycle:
             self._kinds.remove_crd(name)
             for storage in buckets:
                 self._store.drop(storage)
-            self._on_served()
+        self._on_served()
+        for waiting in self._inside(self.crds, ""):
+            if waiting.name not in self._crd_specs:
+                self._serve(waiting)  # the names that it wants may be free now
 
     # --- the thread ---
 
@@ -265,6 +286,19 @@ class Lifecycle:
         with self._store.lock:
             records = list(self._store.bucket_locked(kind).records.values())
         return [record for record in records if not namespace or record.namespace == namespace]
+
+
+def _tell_names(crd: dict[str, Any], conflict: tuple[str, str] | None) -> None:
+    """Write into a CRD's status whether it has its names, and is served."""
+    if conflict is None:
+        _set_condition(crd, "NamesAccepted", "True", "NoConflicts", "no conflicts found")
+        accepted = "the initial names have been accepted"
+        _set_condition(crd, "Established", "True", "InitialNamesAccepted", accepted)
+        crd["status"]["acceptedNames"] = crd["spec"]["names"]
+        return
+    _set_condition(crd, "NamesAccepted", "False", *conflict)
+    _set_condition(crd, "Established", "False", "NotAccepted", "not all names are accepted")
+    crd["status"]["acceptedNames"] = {"plural": "", "kind": ""}
 
 
 def _is_going(obj: Mapping[str, Any]) -> bool:

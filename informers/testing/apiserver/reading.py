@@ -60,6 +60,7 @@ def get(store: Store, call: Call) -> Reply:
 def list_objects(store: Store, call: Call, *, watch_cache: bool) -> Reply:
     """Answer a LIST."""
     _check_list_options(call)
+    call.integer("timeoutSeconds")
     limit = max(0, call.integer("limit"))
     selection = Selection.parse(
         call.kind, call.target.namespace, call.parameter("labelSelector"), call.parameter("fieldSelector")

@@ -70,7 +70,7 @@ def route(request: HTTPRequest, kinds: Kinds) -> Target:
     parts = tuple(unquote(part) for part in request.path.split("/") if part)
     match parts:
         case ("version",):
-            return Target("version", "version")
+            return Target("version", "version", allowed=request.method in {"GET", "HEAD"})
         case (first, *_) if first in _HEALTH:
             return Target("health", "get")
         case ("openapi", *_):
@@ -82,6 +82,11 @@ def route(request: HTTPRequest, kinds: Kinds) -> Target:
         case ("apis", group, version, *rest):
             return _object_target(request, kinds, (group, version), rest)
     return Target("none", request.method.lower(), parts=parts)
+
+
+def _has_builtin(kinds: Kinds, group: str, version: str) -> bool:
+    """Tell whether a group version is one that answers with a Status what it does not have; others have no such page."""
+    return any(kind.gvr.group == group and kind.gvr.version == version and not kind.is_custom for kind in kinds.all())
 
 
 def _object_target(request: HTTPRequest, kinds: Kinds, group_version: tuple[str, str], rest: list[str]) -> Target:
@@ -126,5 +131,5 @@ def _object_target(request: HTTPRequest, kinds: Kinds, group_version: tuple[str,
         name=name,
         subresource=subresource,
         allowed=allowed,
-        group_served=(group, version) in kinds.group_versions() if kind is None else True,
+        group_served=kind is not None or _has_builtin(kinds, group, version),
     )

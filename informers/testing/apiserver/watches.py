@@ -22,6 +22,7 @@ from informers.testing.apiserver.storage import Event, ExpiredError, Record, Sto
 from informers.testing.apiserver.wire import Wire
 
 _PATIENCE: Final = 3.0
+_NOT_OLDER: Final = "NotOlderThan"
 _AT_ONCE: Final = 256  # events written with one call
 _DEFAULT_TIMEOUT: Final = 1800.0
 
@@ -70,22 +71,24 @@ class WatchOptions:
 def _check(call: Call, *, streaming: bool) -> None:
     causes: list[Cause] = []
     match = call.parameter("resourceVersionMatch")
-    if call.request.has("sendInitialEvents"):
-        if not streaming:
-            why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
-            causes.append(forbidden_option("sendInitialEvents", why))
-        elif match == "":
-            why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
-            causes.append(forbidden_option("resourceVersionMatch", why))
-        elif match != "NotOlderThan":
-            causes.append(not_one_of("resourceVersionMatch", match, '"NotOlderThan"'))
-    elif match:
-        why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
-        causes.append(forbidden_option("resourceVersionMatch", why))
+    asked = call.request.has("sendInitialEvents")
+    if asked and match != _NOT_OLDER:
+        causes.append(_no_match(f"sendInitialEvents requires setting resourceVersionMatch to {_NOT_OLDER}"))
+    if asked and not streaming:
+        why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
+        causes.append(forbidden_option("sendInitialEvents", why))
+    if match and not asked:
+        causes.append(_no_match("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"))
+    if match and match != _NOT_OLDER:
+        causes.append(not_one_of("resourceVersionMatch", match, f'"{_NOT_OLDER}"'))
     if call.parameter("continue"):
-        causes.append(forbidden_option("continue", "continue is forbidden for watch"))
+        causes.append(_no_match("resourceVersionMatch is forbidden when continue is provided"))
     if causes:
         raise invalid_options("ListOptions", causes)
+
+
+def _no_match(why: str) -> Cause:
+    return forbidden_option("resourceVersionMatch", why)
 
 
 class WatchStream:

@@ -130,7 +130,10 @@ class Writer:
         options = WriteOptions.of(call, "UpdateOptions")
         body = _body(call)
         metadata = _set_place(call.kind, body, call.target.namespace)
-        if metadata.setdefault("name", call.target.name) != call.target.name:
+        if not metadata.get("name"):
+            why = f"the name of the object ({call.target.name} based on URL) was undeterminable: name must be provided"
+            raise statuses.bad_request(why)
+        if metadata["name"] != call.target.name:
             raise _other_name(str(metadata["name"]), call.target.name)
         key = key_of(call.target.namespace, call.target.name)
         may_create = call.kind.storage in _CREATED_BY_PUT and not call.target.subresource
@@ -159,11 +162,15 @@ class Writer:
                 "UnsupportedMediaType",
                 "apply patches are not served by this server yet: use a merge, JSON or strategic merge patch",
             )
+        if content_type not in patching.accepted_types(call.kind):
+            raise statuses.unsupported_media_type(patching.published_types(call.kind))
         options = WriteOptions.of(call, "PatchOptions")
         target = call.target
 
         def change(old: dict[str, Any]) -> dict[str, Any]:
-            new = patching.apply_patch(call.kind, old, content_type, call.request.body)
+            new = patching.apply_patch(
+                call.kind, old, content_type, call.request.body, field_validation=options.field_validation
+            )
             metadata = new.setdefault("metadata", {})
             if not isinstance(metadata, dict):
                 raise statuses.bad_request("metadata: want an object")
@@ -193,6 +200,7 @@ class Writer:
             old = record.read(kind)
             new = change(record.read(kind))
             _check_version(kind, new, record)
+            _check_not_deleted(kind, old, new)
             _keep_system_fields(old, new)
             admitted = self._admit_change(call, old, new, options, raw)
             result = managedfields.record(
@@ -520,6 +528,17 @@ def _check_version(kind: Kind, new: Mapping[str, Any], record: Record) -> None:
     if not str(wanted).isdecimal():
         raise StatusError(500, "", f'strconv.ParseUint: parsing "{wanted}": invalid syntax')
     raise statuses.conflict(kind, record.name)
+
+
+def _check_not_deleted(kind: Kind, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Raise if a client tries to delete an object by writing so into it."""
+    causes = [
+        statuses.immutable(f"metadata.{name}", new["metadata"][name])
+        for name in ("deletionTimestamp", "deletionGracePeriodSeconds")
+        if new["metadata"].get(name) is not None and old["metadata"].get(name) is None
+    ]
+    if causes:
+        raise statuses.invalid(kind, old["metadata"]["name"], causes)
 
 
 def _keep_system_fields(old: Mapping[str, Any], new: dict[str, Any]) -> None:
