@@ -401,8 +401,9 @@ class Controller:
         """Forget what is known of an object that is gone and was reconciled as such."""
         if self.find_primary(ref) is not None or not self._is_known(ref):
             return
-        if self._own is not None:
-            self._own.drop_lost(ref)
+        if self._own is not None and self._own.has_lost(ref):
+            # Nobody else may ever ask for it again, so what it wrote is found out now.
+            self.queue.add(ref)
         if self._graph is not None:
             self._graph.forget(ref)
 

@@ -146,14 +146,9 @@ class OwnWrites:
             self._parked.add(request)
             return True
 
-    def drop_lost(self, request: ObjectRef) -> None:
-        """Give up learning the outcome of writes, as the request's object is gone.
-
-        Its floors stay until caches show them, which needs no further reconcile.
-        """
-        if self._lost:
-            with self._lock:
-                self._lost.pop(request, None)
+    def has_lost(self, request: ObjectRef) -> bool:
+        """Tell whether `request` wrote something without learning the outcome."""
+        return request in self._lost
 
     def holds(self, request: ObjectRef) -> bool:
         """Tell whether anything is remembered of `request`."""

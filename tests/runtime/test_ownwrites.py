@@ -308,6 +308,7 @@ def test_a_lost_write_is_handed_out_once_to_be_read() -> None:
     ledger.own.record(REQUEST, LOST)
 
     assert not ledger.own.is_clear(REQUEST)
+    assert ledger.own.has_lost(REQUEST)
     assert ledger.own.take_lost(OTHER) == ()
     assert ledger.own.take_lost(REQUEST) == (CHILD,)
     assert ledger.own.take_lost(REQUEST) == ()
@@ -320,15 +321,6 @@ def test_a_lost_write_of_a_name_that_the_server_makes_cannot_be_read() -> None:
     ledger.own.record(REQUEST, Write(ObjectRef(CONFIGMAPS, "default", ""), None, deleted=False, lost=True))
 
     assert ledger.own.is_clear(REQUEST)
-
-
-def test_lost_writes_of_an_object_that_is_gone_are_dropped() -> None:
-    ledger = Ledger(FakeSet(FakeStore()))
-    ledger.own.record(REQUEST, LOST)
-
-    ledger.own.drop_lost(REQUEST)
-
-    assert not ledger.own.holds(REQUEST)
 
 
 def test_floors_fall_without_anybody_asking() -> None:
