@@ -44,7 +44,7 @@ class _Series:
         with self._lock:
             self._values.pop(key, None)
 
-    def add(self, value: float = 1.0, **labels: str) -> None:
+    def add(self, value: float = 1.0, /, **labels: str) -> None:
         """Add `value`."""
         key = self._key(labels)
         with self._lock:
@@ -69,7 +69,7 @@ class Counter(_Series):
 class Gauge(_Series):
     """A number that goes up and down."""
 
-    def set(self, value: float, **labels: str) -> None:
+    def set(self, value: float, /, **labels: str) -> None:
         """Set the present number."""
         key = self._key(labels)
         with self._lock:
