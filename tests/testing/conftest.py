@@ -136,3 +136,9 @@ def start() -> Iterator[Callable[..., Client]]:
 def api(start: Callable[..., Client]) -> Client:
     """A client of a server with the usual options."""
     return start()
+
+
+@pytest.fixture
+def client_of() -> type[Client]:
+    """Make a client of a server that the test has."""
+    return Client

@@ -270,3 +270,28 @@ class TestDefinitions:
 
         assert found["metadata"]["name"] == "w"
         assert api.server.objects("widgets.example.com") == []
+
+    def test_names_that_another_has_are_not_accepted_until_it_is_gone(self, api: Any) -> None:
+        api.server.define(definition())
+        other = definition()
+        other["metadata"]["name"] = "gadgets.example.com"
+        other["spec"]["names"] = {"plural": "gadgets", "singular": "gadget", "kind": "Widget", "listKind": "GadgetList"}
+        gadgets = WIDGETS.replace("widgets", "gadgets")
+
+        api.ask("POST", CRDS, other)
+        waiting = api.ask("GET", f"{CRDS}/gadgets.example.com").body["status"]["conditions"]
+        refused = api.ask("GET", gadgets)
+        api.ask("DELETE", f"{CRDS}/widgets.example.com")
+        wait_until_gone(api, f"{CRDS}/widgets.example.com")
+        watch = api.watch(f"{CRDS}?watch=1")
+        accepted = next(
+            obj for _, obj in iter(watch.event, None) if obj["status"]["acceptedNames"].get("kind") == "Widget"
+        )
+
+        assert [(each["type"], each["status"], each["reason"]) for each in waiting] == [
+            ("NamesAccepted", "False", "KindConflict"),
+            ("Established", "False", "NotAccepted"),
+        ]
+        assert refused.status == 404
+        assert {each["status"] for each in accepted["status"]["conditions"]} == {"True"}
+        assert api.ask("GET", gadgets).status == 200

@@ -191,6 +191,11 @@ class TestReplace:
 
         assert (answer.status, answer.reason) == (400, "BadRequest")
 
+    def test_without_a_name_is_refused(self, api: Any) -> None:
+        answer = api.ask("PUT", f"{MAPS}/a", {"metadata": {}})
+
+        assert (answer.status, answer.reason) == (400, "BadRequest")
+
     def test_of_what_is_not_there_is_not_found(self, api: Any) -> None:
         assert api.ask("PUT", f"{MAPS}/a", named("a")).status == 404
 
@@ -269,9 +274,23 @@ class TestPatch:
         assert (answer.status, answer.reason) == (415, "UnsupportedMediaType")
         assert "apply patches are not served" in answer.body["message"]
 
-    def test_of_an_unknown_type_is_refused(self, api: Any) -> None:
+    def test_of_a_deletion_is_refused(self, api: Any) -> None:
         api.ask("POST", MAPS, named("a"))
 
+        answer = api.patch(f"{MAPS}/a", {"metadata": {"deletionTimestamp": "2030-01-01T00:00:00Z"}})
+
+        assert (answer.status, answer.reason) == (422, "Invalid")
+        assert answer.body["details"]["causes"][0]["field"] == "metadata.deletionTimestamp"
+
+    def test_with_unknown_fields_is_refused_when_strict(self, api: Any) -> None:
+        api.ask("POST", MAPS, named("a"))
+
+        assert api.patch(f"{MAPS}/a?fieldValidation=Strict", {"nope": 1}).status == 422
+        warned = api.patch(f"{MAPS}/a?fieldValidation=Warn", {"nope": 1})
+        assert warned.headers["Warning"] == '299 - "unknown field \\"nope\\""'
+        assert "Warning" not in api.patch(f"{MAPS}/a?fieldValidation=Ignore", {"nope": 1}).headers
+
+    def test_of_an_unknown_type_is_refused(self, api: Any) -> None:
         assert api.ask("PATCH", f"{MAPS}/a", {}).status == 415
 
     def test_of_the_name_is_refused(self, api: Any) -> None:

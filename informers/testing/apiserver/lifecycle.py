@@ -187,6 +187,7 @@ class Lifecycle:
         return None
 
     def _stop_serving(self, name: str) -> None:
+        # the bucket goes under the lock too: a CRD of this name that comes back at once must not lose its objects
         with self._crd_lock:
             self._crd_specs.pop(name, None)
             buckets = {kind.storage for kind in self._kinds.all() if kind.crd == name}
