@@ -141,6 +141,11 @@ class TestFieldValidation:
         ]
         assert "spec" not in admitted.obj
 
+    def test_maps_that_stand_twice_are_joined_as_in_go(self) -> None:
+        raw = b'{"metadata":{"name":"x","namespace":"n"},"data":{"a":"1"},"data":{"b":"2"}}'
+
+        assert admit.create(CONFIGMAPS, json.loads(raw), raw=raw).obj["data"] == {"a": "1", "b": "2"}
+
     def test_ignore_is_silent(self) -> None:
         assert admit.create(CONFIGMAPS, json.loads(self.RAW), field_validation="Ignore", raw=self.RAW).warnings == ()
 
@@ -173,7 +178,8 @@ class TestMetadata:
             ({"annotations": {"a/b/c": ""}}, "metadata.annotations"),
             ({"annotations": {"x/" + "a" * 64: ""}}, "metadata.annotations"),
             ({"annotations": {"a": "x" * 256 * 1024}}, "metadata.annotations"),
-            ({"finalizers": ["a b"]}, "metadata.finalizers"),
+            ({"finalizers": ["a b/c"]}, "metadata.finalizers"),
+            ({"finalizers": ["plain"]}, "metadata.finalizers[0]"),
             ({"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "x"}]}, "metadata.ownerReferences.uid"),
         ],
     )
@@ -184,7 +190,7 @@ class TestMetadata:
         assert {cause["field"] for cause in status["details"]["causes"]} == {field}
 
     def test_each_kind_has_its_rule_for_names(self) -> None:
-        assert refused(SERVICES, {"metadata": {"name": "1a"}, "spec": {"ports": [{"port": 1}]}})["code"] == 422
+        assert refused(SERVICES, {"metadata": {"name": "a.b"}, "spec": {"ports": [{"port": 1}]}})["code"] == 422
         assert refused(kind_of("namespaces"), {"metadata": {"name": "a.b"}})["code"] == 422
         assert create(kind_of("roles", "rbac.authorization.k8s.io"), {"metadata": {"name": "system:x"}})
 

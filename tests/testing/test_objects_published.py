@@ -110,6 +110,7 @@ class TestDiscovery:
                 assert listed is not None
                 assert listed["groupVersion"] == version["groupVersion"]
                 assert listed["resources"]
+                assert listed["apiVersion"] == "v1"
         core = discovery.legacy(kinds, "/api/v1")
         assert core is not None
         assert core["groupVersion"] == "v1"

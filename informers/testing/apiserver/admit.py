@@ -140,6 +140,9 @@ def read_in(
     strict: list[str] = []
     if raw is not None and field_validation != "Ignore":
         strict.extend(f'duplicate field "{path}"' for path in duplicate_fields(raw))
+        if strict and not kind.is_custom:
+            # Go reads an object that stands twice into the same place: both count.
+            body = {**body, **{key: value for key, value in _joined(raw).items() if key != "metadata"}}
     unknown: list[str] = []
     try:
         obj = shape(kind, body, unknown)
@@ -238,6 +241,20 @@ def duplicate_fields(raw: bytes) -> Sequence[str]:
         return ()
 
 
+def _joined(raw: bytes) -> dict[str, Any]:
+    """Read a JSON text so that objects under the same key are joined; of other values the last one counts."""
+
+    def join(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for key, value in pairs:
+            both = isinstance(value, dict) and isinstance(out.get(key), dict)
+            out[key] = {**out[key], **value} if both else value
+        return out
+
+    found: dict[str, Any] = json.loads(raw, object_pairs_hook=join)
+    return found
+
+
 class _Pairs(list[tuple[str, Any]]):
     """An object as it was written, duplicates included."""
 
@@ -319,6 +336,8 @@ def _causes(kind: Kind, obj: dict[str, Any], before: Mapping[str, Any] | None) -
     if custom is not None:
         causes.extend(structural.validate(obj, custom.structural))
         return causes
+    if kind.gvr.group != "apiextensions.k8s.io":
+        causes.extend(names.standard_finalizer_causes(obj["metadata"].get("finalizers") or ()))
     node = schemas.builtin(kind.gvr.group, kind.gvr.version, kind.kind)
     causes.extend(rules.causes(obj, None if before is None else dict(before)))
     causes.extend(cause for cause in builtins.enum_causes(node, obj) if cause not in causes)

@@ -528,7 +528,7 @@ def _data_causes(obj: Dict, *, fields: Sequence[str], encoded: frozenset[str]) -
             if field == "data" and key in (obj.get("binaryData") or {}):
                 yield bad_value(f"data[{key}]", key, "duplicate of key present in binaryData")
     if size > DATA_LIMIT:
-        yield too_long("" if len(fields) > 1 else fields[0], DATA_LIMIT)
+        yield too_long("[]" if len(fields) > 1 else fields[0], DATA_LIMIT)  # "[]" is how the server prints no path
 
 
 def _config_map_causes(obj: Dict, old: Dict | None) -> Iterator[Cause]:
@@ -763,9 +763,10 @@ def _binding_causes(obj: Dict, old: Dict | None) -> Iterator[Cause]:
     for index, subject in enumerate(obj.get("subjects") or ()):
         if not subject.get("name"):
             yield required(f"subjects[{index}].name")
-        if subject.get("kind") == "ServiceAccount" and not subject.get("namespace"):
+        is_local = bool(obj["metadata"].get("namespace"))
+        if subject.get("kind") == "ServiceAccount" and not subject.get("namespace") and not is_local:
             yield required(f"subjects[{index}].namespace")
-        elif subject.get("kind") not in {"ServiceAccount", "User", "Group"}:
+        if subject.get("kind") not in {"ServiceAccount", "User", "Group"}:
             kinds = ("ServiceAccount", "User", "Group")
             yield not_supported(f"subjects[{index}].kind", subject.get("kind", ""), kinds)
     if old is not None and ref != old["roleRef"]:
@@ -915,7 +916,7 @@ _RULES: Final[Mapping[tuple[str, str], Rules]] = {
         fill_in=_fill_in_service,
         prepare=_prepare_service,
         causes=_service_causes,
-        name_faults=names.label_1035_faults,
+        name_faults=names.label_faults,
     ),
     ("apps", "daemonsets"): Rules(fill_in=_fill_in_daemon_set, prepare=_number_template, causes=_workload_causes),
     ("apps", "deployments"): Rules(fill_in=_fill_in_deployment, causes=_deployment_causes),

@@ -91,7 +91,7 @@ def _resources(kinds: Kinds, group: str, version: str) -> dict[str, Any] | None:
         return None
     return {
         "kind": "APIResourceList",
-        "apiVersion": "v1",
+        **({"apiVersion": "v1"} if group else {}),  # a real server leaves it out for the core group
         "groupVersion": members[0].api_version,
         "resources": [line for kind in members for line in _legacy_lines(kind)],
     }

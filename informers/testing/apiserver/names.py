@@ -179,6 +179,19 @@ def metadata_causes(metadata: Mapping[str, Any], *, namespaced: bool, name_fault
     return causes
 
 
+def standard_finalizer_causes(finalizers: Sequence[str]) -> list[Cause]:
+    """Hold the finalizers of built-in kinds to the rule that only the server's own have no prefix."""
+    return [
+        bad_value(
+            f"metadata.finalizers[{index}]",
+            finalizer,
+            "name is neither a standard finalizer name nor is it fully qualified",
+        )
+        for index, finalizer in enumerate(finalizers)
+        if "/" not in finalizer and finalizer not in _PLAIN_FINALIZERS
+    ]
+
+
 def _completed(generate: str) -> str:
     return f"{generate[:-1]}a" if generate.endswith("-") else generate
 

@@ -239,10 +239,9 @@ def _read_struct(node: Node, value: Any, place: _Place, unknown: list[str]) -> A
                 out[name] = given
             continue
         read = _READERS[child.kind](child, given, place.inside(node.name, name), unknown)
-        if read or known.zero or (child.kind == "struct"):
-            if known.zero or not _is_empty(child, read):
-                out[name] = read
-        elif not _is_empty(child, read):
+        if known.zero == "null" and child.kind == "list" and not read:
+            continue  # what is stored cannot tell it from none
+        if known.zero or not _is_empty(child, read):
             out[name] = read
     for name in node.shown:
         if name not in out:
