@@ -98,6 +98,7 @@ class InformerSet:
         self.required = required
         self._factory = factory
         self._only_referred = only_referred is not None
+        self._has_told_scope = False
         self._lock = threading.Lock()  # guards all below
         self._gvr: GVR | None = None if isinstance(selection.resource, str) else selection.resource
         self._resolution: Resolution = None
@@ -309,7 +310,8 @@ class InformerSet:
     def _keys(self, gvr: GVR, resource: Resource | None) -> tuple[InformerKey, ...]:
         selection = self.selection
         is_cluster_scoped = not resource.namespaced if resource is not None else gvr in _CLUSTER_SCOPED
-        if is_cluster_scoped and selection.namespaces:
+        if is_cluster_scoped and selection.namespaces and not self._has_told_scope:
+            self._has_told_scope = True
             _log.info("namespaces ignored: the kind is cluster-scoped", extra=fields(resource=str(gvr)))
         namespaces = ("",) if is_cluster_scoped or not selection.namespaces else selection.namespaces
         return tuple(
@@ -492,10 +494,14 @@ class InformerFactory:
                 msg = f"informers are stopped: {selection.resource} cannot be followed"
                 raise InformersError(msg)
             self._sets[made] = None
-        if isinstance(selection.resource, str):
-            self._track(selection.resource, made.resolve)
-        else:
-            made.resolve(self._known(selection.resource))
+        try:
+            if isinstance(selection.resource, str):
+                self._track(selection.resource, made.resolve)
+            else:
+                made.resolve(self._known(selection.resource))
+        except BaseException:
+            made.release()
+            raise
         return made
 
     def follow_text(self, text: str, listener: Callable[[Resolution], None]) -> Callable[[], None]:
@@ -591,6 +597,7 @@ class InformerFactory:
             informer.start()
         if self._stop.is_set():
             informer.stop()
+        self.look()
 
     def let_go(self, informer: Informer) -> None:
         """Count one less who needs this informer; it is stopped when nobody has for a while."""
@@ -697,6 +704,7 @@ class InformerFactory:
             informer.nudge()
         self._stop_idle(now)
         due = min((informer.resync(now) for informer in informers), default=math.inf)
+        due = min([due, *(informer.check_progress(now) for informer in informers)])
         with self._changed:
             due = min([due, self._retry_at, *(at + self._options.idle_stop for at in self._idle_since.values())])
             while not (self._must_look or self._must_resolve or self._stop.is_set()):

@@ -19,12 +19,12 @@ import msgspec
 
 from informers import metrics
 from informers.api.client import Client
-from informers.api.transport import Transport
+from informers.api.transport import Cancel, Transport
 from informers.cache.entries import Keeper
 from informers.cache.indexer import IndexFunc
 from informers.cache.listwatch import ListWatch, Transform, WatchOptions, read_item
 from informers.cache.reflector import FirstSyncs, Hooks, Reflector
-from informers.cache.store import Delta, Handler, Mailbox, Store, StoreWriter
+from informers.cache.store import Delta, Handler, Mailbox, Store, StoreWriter, is_at_least
 from informers.clock import Clock, Stop
 from informers.logs import Throttle, bind, fields
 from informers.meta.errors import APIError, InformersError, TransportError
@@ -37,6 +37,7 @@ _log = logging.getLogger(__name__)
 _STACK: Final = 512 * 1024
 _SLOW: Final = 0.1
 _COMPLETION: Final = 5.0
+_PROGRESS: Final = 5.0
 
 _L: Final = ("cluster", "resource")
 _handler_errors = metrics.counter("informers_handler_errors_total", "Handlers that raised", _L)
@@ -127,16 +128,18 @@ class Informer:
             kind=kind,
         )
         self._stop = Stop(clock)
+        self._options = options
+        self._listwatch = ListWatch(
+            transport,
+            key.gvr,
+            namespace=key.namespace,
+            label_selector=key.label_selector,
+            field_selector=key.field_selector,
+            metadata_only=key.metadata_only,
+            gzip=gzip,
+        )
         self._reflector = Reflector(
-            ListWatch(
-                transport,
-                key.gvr,
-                namespace=key.namespace,
-                label_selector=key.label_selector,
-                field_selector=key.field_selector,
-                metadata_only=key.metadata_only,
-                gzip=gzip,
-            ),
+            self._listwatch,
             self._writer,
             self._keeper,
             cluster=cluster,
@@ -158,6 +161,8 @@ class Informer:
         self._is_stopped = False
         self._on_change: dict[object, Callable[[], None]] = {}
         self._resyncs: dict[Mailbox, tuple[float, float]] = {}  # period, and when it is due
+        self._next_check = clock.monotonic() + options.progress_check if options.progress_check else math.inf
+        self._expected: tuple[str, float] | None = None  # a version that the store must pass, and until when
 
     # Its life.
 
@@ -288,6 +293,40 @@ class Informer:
             self.store.show_again(mailbox)
             self._drain(mailbox)
         return following
+
+    def check_progress(self, now: float) -> float:
+        """If it is time, ask the server how far it is, and replace a stream that has not come so far in time.
+
+        Returns when to call again, inf if never (see `WatchOptions.progress_check`).
+        """
+        with self._lock:
+            is_due, expected = now >= self._next_check, self._expected
+            if is_due:
+                self._next_check = now + self._options.progress_check
+        if is_due and self.state() == "watching":
+            expected = self._look_at_progress(now, expected)
+            with self._lock:
+                self._expected = expected
+        with self._lock:
+            return self._next_check
+
+    def _look_at_progress(self, now: float, expected: tuple[str, float] | None) -> tuple[str, float] | None:
+        if expected is not None and is_at_least(self.store.rv(), expected[0]) is False:
+            if now < expected[1]:
+                return expected
+            if self._reflector.replace_stream():
+                _log.warning("watch has fallen behind, replacing it", extra=fields(**self._labels))
+            return None
+        cancel = Cancel()
+        take_off = self._stop.on_set(cancel.cancel)
+        try:
+            present = self._listwatch.peek(cancel=cancel, whole=False, timeout=_PROGRESS).rv
+        except (APIError, TransportError) as error:
+            _log.debug("progress not known", extra=fields(error=type(error).__name__))
+            return None
+        finally:
+            take_off()
+        return present, now + self._options.silence
 
     def _deliver(self) -> None:
         """Tell handlers what lies in their mailboxes, then who waits for the store to come on."""

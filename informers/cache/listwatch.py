@@ -16,7 +16,7 @@ from typing import Final, Literal, Self, TypeAlias
 import msgspec
 
 from informers.api.client import collection_path
-from informers.api.transport import Cancel, Stream, Transport
+from informers.api.transport import Cancel, Response, Stream, Transport
 from informers.backoff import Backoff
 from informers.meta.errors import APIError, ConfigError, InformersError, api_error, is_expired
 from informers.meta.objects import JSON, Envelope, Metadata, Object
@@ -282,6 +282,9 @@ class ListWatch:
             verb="list",
             ref=self.gvr,
         )
+        return self._as_page(response, first_rv=first_rv)
+
+    def _as_page(self, response: Response, *, first_rv: str | None) -> tuple[Page, str]:
         found = self._read_list(response.body, response.headers.get("content-type", ""))
         page = Page(
             is_first=first_rv is None,
@@ -309,22 +312,23 @@ class ListWatch:
             f"want a list, found {found}", status=200, verb="list", ref=self.gvr, cluster=self._transport.cluster
         )
 
-    def kind(self, cancel: Cancel) -> str:
-        """Ask for the kind of the objects, which no answer tells that carries metadata alone; `""` if none tells.
+    def peek(self, *, cancel: Cancel, whole: bool, timeout: float = _LIST_TIMEOUT) -> Page:
+        """List one object, for what the answer says about the list: its kind (of `whole` objects only), its newest RV.
 
-        Costs a list of one whole object. Raises as `pages`.
+        Raises as `pages`.
         """
         response = self._transport.request(
             "GET",
             self._path,
             query=[("limit", "1"), *self._selectors],
-            timeout=_LIST_TIMEOUT,
+            accept="application/json" if whole else _PARTIAL.format("List"),
+            timeout=timeout,
             cancel=cancel,
             retry_safe=True,
             verb="list",
             ref=self.gvr,
         )
-        return self._read_list(response.body, response.headers.get("content-type", "")).kind.removesuffix("List")
+        return self._as_page(response, first_rv=None)[0]
 
     def watch(self, *, rv: str, seconds: int, silence: float, cancel: Cancel) -> Watch:
         """Open a watch of what comes after `rv`, for so many seconds; `""` sends no version at all.

@@ -190,12 +190,12 @@ class Reflector:
         self._short_in_a_row = 0
         self._expired_in_a_row = 0
         self._has_progressed = False  # since the last list
-        self._has_bookmarks = False
         self._cause = "start"
 
         self._changed = threading.Condition(threading.Lock())  # guards all below
         self._cancel: Cancel | None = None
         self._is_nudged = False
+        self._has_bookmarks = False  # they come for this resource, so a silent stream is dead
         self._state: State = "pending"
         self._problem: InformersError | None = None
         self._has_synced = False
@@ -229,6 +229,14 @@ class Reflector:
             if self._state == "unserved":
                 self._is_nudged = True
                 self._changed.notify_all()
+
+    def replace_stream(self) -> bool:
+        """Cut the open watch, which is then resumed; False when bookmarks are not known to come, so nothing is known."""
+        with self._changed:
+            cancel = self._cancel if self._state == "watching" and self._has_bookmarks else None
+        if cancel is not None:
+            cancel.cancel()
+        return cancel is not None
 
     # The loop.
 
@@ -338,8 +346,6 @@ class Reflector:
                     self._is_paged = True
             for raw in page.items:
                 self._collect(replacement, read_item(raw))
-        if self._stop.is_set():
-            return
         count = len(replacement.items)
         self._writer.replace(replacement, list_rv)
         self._rv = list_rv
@@ -349,7 +355,7 @@ class Reflector:
 
     def _learn_kind(self, cancel: Cancel) -> None:
         if self._keeper.needs_kind():
-            self._keeper.kind = self._listwatch.kind(cancel)
+            self._keeper.kind = self._listwatch.peek(cancel=cancel, whole=True).kind
 
     def _collect(self, replacement: Replacement, item: Item) -> None:
         envelope = self._usable(item)
@@ -381,7 +387,7 @@ class Reflector:
 
     def _watch(self) -> Outcome:
         seconds = int(random.uniform(self._options.timeout, 2 * self._options.timeout))
-        silence = self._options.silence if self._has_bookmarks else seconds + 10.0
+        silence = self._options.silence if self._knows_bookmarks() else seconds + 10.0
         cancel = self._new_cancel()
         run = _Run(started=self._clock.monotonic(), is_ordered=self._rv not in {"", "0"})
         _watches.add(1, **self._labels)
@@ -441,12 +447,17 @@ class Reflector:
         rv = item.envelope.metadata.resource_version if item.envelope is not None else ""
         if not rv:
             return
-        if not self._has_bookmarks:
-            self._has_bookmarks = True
+        if not self._knows_bookmarks():
+            with self._changed:
+                self._has_bookmarks = True
             watch.stream.silence = self._options.silence
         self._writer.bookmark(rv)
         self._advance(rv, moves=True)
         self._deliver()
+
+    def _knows_bookmarks(self) -> bool:
+        with self._changed:
+            return self._has_bookmarks
 
     def _advance(self, rv: str, *, moves: bool) -> None:
         if moves and is_at_least(rv, self._rv) is not False:

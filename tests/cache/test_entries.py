@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from informers.cache.entries import Keeper, without_managed_fields
 from informers.cache.listwatch import read_item
-from informers.cache.store import Store
+from informers.cache.store import Received, Store, StoreWriter
 from informers.logs import Throttle
 from informers.meta.objects import Object
 from informers.meta.resources import GVR
@@ -198,3 +200,55 @@ def test_a_transform_that_fails_or_wants_nothing_leaves_the_metadata(result: Any
 
     assert dict(obj.body).keys() == {"apiVersion", "kind", "metadata"}
     assert (obj.name, obj.namespace, obj.uid, obj.resource_version) == ("a", "n", "u", "7")
+
+
+def test_nothing_that_is_kept_keeps_the_answer_alive() -> None:
+    answer = b'{"items":[' + b",".join([ITEM] * 50) + b"]}"
+    before = sys.getrefcount(answer)
+    kept: list[Object] = []
+    for options in ({}, {"metadata_only": True}, {"keep_managed_fields": True}, {"transform": lambda obj: obj.body}):
+        items = msgspec.json.decode(answer, type=dict[str, list[msgspec.Raw]])["items"]
+        assert sys.getrefcount(answer) > before
+        kept.extend(keeper(**options).keep(read_item(raw)) for raw in items)
+    del items
+
+    assert len(kept) == 200
+    assert sys.getrefcount(answer) == before
+
+
+def test_an_entry_of_metadata_costs_little() -> None:
+    made = keeper(metadata_only=True)
+    store = Store(SECRETS, throttle=Throttle(FakeClock()))
+    writer = StoreWriter(store)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        replacement = writer.replacement()
+        for number in range(300):
+            item = read_item(msgspec.Raw(typical(number)))
+            replacement.add(Received(made.keep(item)))
+        writer.replace(replacement, "5000")
+        del replacement, item
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+    assert len(store) == 300
+    assert grown / 300 < 2500
+
+
+def typical(number: int) -> bytes:
+    """A Secret as cert-manager makes them, with 4 kB of data."""
+    metadata = {
+        "name": f"certificate-of-service-{number}",
+        "namespace": f"team-{number % 20}",
+        "uid": f"0d8e7f6a-1111-2222-3333-{number:012}",
+        "resourceVersion": str(900000 + number),
+        "creationTimestamp": "2024-01-01T00:00:00Z",
+        "labels": {"app.kubernetes.io/name": f"service-{number}", "controller.cert-manager.io/fao": "true"},
+        "annotations": {
+            f"cert-manager.io/{word}": f"value-of-{word}" for word in ("alt-names", "issuer", "common-name")
+        },
+        "managedFields": [{"manager": "controller", "fieldsV1": {f"f:{n}": {} for n in range(60)}}],
+    }
+    return json.dumps({"metadata": metadata, "data": {"tls.crt": "x" * 4000}, "type": "kubernetes.io/tls"}).encode()

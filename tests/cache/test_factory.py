@@ -243,3 +243,10 @@ def test_handlers_added_from_many_threads_while_names_resolve_see_every_object_o
     wait_for(informers, lambda: informers.has_synced() and registration.has_synced())
 
     assert [sorted(told) for told in seen] == [["a", "b", "c"]] * threads
+
+
+def test_a_namespace_that_cannot_be_one_is_an_error_and_leaves_nothing_behind(factory: InformerFactory) -> None:
+    with pytest.raises(ConfigError, match="a/b"):
+        factory.follow(Selection(V1, namespaces=("a/b",)))
+
+    assert factory.sets() == ()

@@ -819,6 +819,58 @@ def test_a_resync_shows_everything_again_although_the_handler_raised_the_first_t
     assert len(server.queries("list")) == 1
 
 
+def test_a_handler_that_is_held_up_while_it_is_added_holds_up_nobody_else(
+    factory: InformerFactory, server: FakeServer, clock: FakeClock
+) -> None:
+    server.put("a")
+    informers = follow(factory)
+    server.wait_stream()
+    wait_for(informers, informers.has_synced)
+    other = Seen()
+    informers.add_handler(other, resync=10.0)
+    inside, go = threading.Event(), threading.Event()
+    held = Seen()
+
+    def hold(delta: Delta) -> None:
+        inside.set()
+        assert go.wait(10)
+        held(delta)
+
+    thread = threading.Thread(target=lambda: informers.add_handler(hold, resync=10.0))
+    thread.start()
+    assert inside.wait(10)
+
+    server.put("b")
+    assert other.wait(2)[-1] == ("b", False, True)
+    clock.block_until_waiting(due_in=11.1)
+    clock.advance(11.1)
+    assert other.wait(4)[2:] == [("a", True, True), ("b", True, True)]
+    go.set()
+    thread.join(10)
+
+    assert held.wait(4)[:2] == [("a", False, True), ("b", False, True)]
+
+
+@pytest.mark.parametrize("options", [WatchOptions(progress_check=5.0, silence=20.0)])
+def test_a_watch_that_falls_behind_is_replaced_if_that_is_to_be_checked(
+    factory: InformerFactory, server: FakeServer, clock: FakeClock
+) -> None:
+    informers = follow(factory)
+    stream = server.wait_stream()
+    stream.bookmark("150")
+    wait_for(informers, lambda: informers.stores()[0].rv() == "150")
+    server.rv = 400  # no event comes, nor a bookmark
+
+    for _ in range(5):
+        clock.block_until_waiting(due_in=5.0)
+        assert len(server.streams) == 1
+        clock.advance(5.0)
+    let_pause_pass(clock, 1.6)
+
+    assert server.wait_stream(2).query["resourceVersion"] == "150"
+    assert server.queries("list")[1] == {"limit": "1"}
+
+
 # On demand.
 
 
