@@ -12,13 +12,14 @@ from typing import Final, Literal
 
 from informers.meta.errors import ConfigError
 
-Operator = Literal["=", "!=", "in", "notin", "exists", "!"]
+Operator = Literal["=", "!=", "in", "notin", "exists", "!", ">", "<"]
 
 _KEY: Final = re.compile(
     r"(?:[A-Za-z0-9](?:[-A-Za-z0-9.]{0,251}[A-Za-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
 _VALUE: Final = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-_WORD: Final = re.compile(r"[^\s,()=!]+")
+_WORD: Final = re.compile(r"[^\s,()=!<>]+")
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 _SPACE: Final = re.compile(r"\s*")
 
 
@@ -41,6 +42,11 @@ class Requirement:
                 return self.key in labels and labels[self.key] in self.values
             case "!=" | "notin":
                 return self.key not in labels or labels[self.key] not in self.values
+            case ">" | "<":
+                found = labels.get(self.key, "")
+                if not _NUMBER.fullmatch(found):
+                    return False
+                return int(found) > int(self.values[0]) if self.operator == ">" else int(found) < int(self.values[0])
 
     def __str__(self) -> str:
         match self.operator:
@@ -48,7 +54,7 @@ class Requirement:
                 return self.key
             case "!":
                 return f"!{self.key}"
-            case "=" | "!=":
+            case "=" | "!=" | ">" | "<":
                 return f"{self.key}{self.operator}{self.values[0]}"
             case "in" | "notin":
                 return f"{self.key} {self.operator} ({','.join(self.values)})"
@@ -96,7 +102,7 @@ class FieldSelector:
 
 
 def parse_labels(text: str) -> LabelSelector:
-    """Read a label selector: `a=b`, `a==b`, `a!=b`, `a in (x,y)`, `a notin (x,y)`, `a`, `!a`, joined by commas.
+    """Read a label selector: `a=b`, `a==b`, `a!=b`, `a in (x,y)`, `a notin (x,y)`, `a`, `!a`, `a>1`, `a<1`, with commas.
 
     Raises `ConfigError` with the position of the fault.
     """
@@ -148,10 +154,13 @@ class _Reader:
         for sign, operator in (("==", "="), ("!=", "!="), ("=", "=")):
             if self._take(sign):
                 return Requirement(key, "!=" if operator == "!=" else "=", (self._value(),))
+        for sign in (">", "<"):
+            if self._take(sign):
+                return Requirement(key, ">" if sign == ">" else "<", (self._number(),))
         start = self.position
         word = self._word()
         if word not in {"in", "notin"}:
-            raise _fault("label selector", self.text, start, "one of =, ==, !=, in, notin")
+            raise _fault("label selector", self.text, start, "one of =, ==, !=, in, notin, >, <")
         return Requirement(key, "in" if word == "in" else "notin", self._value_list())
 
     def _value_list(self) -> tuple[str, ...]:
@@ -176,6 +185,13 @@ class _Reader:
             raise _fault(
                 "label selector", self.text, start, "a label value of at most 63 letters, digits, '-', '_', '.'"
             )
+        return word
+
+    def _number(self) -> str:
+        start = self.position
+        word = self._word()
+        if not _NUMBER.fullmatch(word):
+            raise _fault("label selector", self.text, start, "a whole number")
         return word
 
     def _word(self) -> str:

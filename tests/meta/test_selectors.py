@@ -23,10 +23,12 @@ VALUE = NAME | st.just("")
 
 @st.composite
 def requirements(draw: st.DrawFn) -> Requirement:
-    operator: Operator = draw(st.sampled_from(("=", "!=", "in", "notin", "exists", "!")))
+    operator: Operator = draw(st.sampled_from(("=", "!=", "in", "notin", "exists", "!", ">", "<")))
     values: tuple[str, ...] = ()
     if operator in {"=", "!="}:
         values = (draw(VALUE),)
+    elif operator in {">", "<"}:
+        values = (str(draw(st.integers(-99, 99))),)
     elif operator in {"in", "notin"}:
         values = tuple(sorted(draw(st.sets(VALUE, min_size=1, max_size=3))))
     return Requirement(draw(KEY), operator, values)
@@ -82,6 +84,11 @@ def test_any_text_is_a_selector_or_a_config_error(text: str) -> None:
         ("a,b=c,!d", {"a": "1", "b": "c"}, True),
         ("a,b=c,!d", {"a": "1", "b": "c", "d": ""}, False),
         ("example.com/role in (x)", {"example.com/role": "x"}, True),
+        ("a>1", {"a": "2"}, True),
+        ("a>1", {"a": "1"}, False),
+        ("a < 10", {"a": "9"}, True),
+        ("a<1", {"a": "x"}, False),
+        ("a>-1", {}, False),
         ("in", {"in": "1"}, True),
         ("notin notin (in)", {"notin": "x"}, True),
     ],
@@ -102,6 +109,8 @@ def test_labels_match_as_on_the_server(text: str, labels: Mapping[str, str], exp
         ("a=b c", 4),
         ("a=" + "x" * 64, 2),
         ("a in ()x", 7),
+        ("a>b", 2),
+        ("a<", 2),
     ],
 )
 def test_a_malformed_label_selector_says_where(text: str, position: int) -> None:
