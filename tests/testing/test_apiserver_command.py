@@ -20,6 +20,7 @@ import yaml
 
 from informers.clock import SystemClock
 from informers.testing.apiserver import APIServer, certificates
+from informers.testing.apiserver.__main__ import main
 from informers.testing.apiserver.kubeconfigs import KubeconfigError
 from informers.testing.apiserver.loading import LoadError
 from informers.testing.apiserver.tokens import TokenError, parse_token
@@ -92,14 +93,21 @@ class TestProgram:
             ("--token", "a:b"),
         ],
     )
-    def test_bad_option_is_told_in_one_line(self, run: Start, options: tuple[str, ...]) -> None:
-        process, ready = run(*options)
+    def test_bad_option_is_told_in_one_line(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        tmp_path: Path,
+        options: tuple[str, ...],
+    ) -> None:
+        monkeypatch.setattr(signal, "signal", lambda *_: None)
 
-        output, errors = process.communicate(timeout=10)
+        with pytest.raises(SystemExit) as caught:
+            main(["--kubeconfig", str(tmp_path / "kc"), *options])
 
-        assert ready == {}
-        assert (process.returncode, output) == (2, "")
-        assert errors.count("\n") == 1
+        said = capsys.readouterr()
+        assert (caught.value.code, said.out) == (2, "")
+        assert said.err.count("\n") == 1
 
     def test_log_file_has_a_line_for_each_request(self, run: Start, tmp_path: Path) -> None:
         _, ready = run("--log", str(tmp_path / "log"))

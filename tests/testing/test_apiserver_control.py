@@ -116,6 +116,21 @@ def test_objects_are_written_read_and_removed(api: Any) -> None:
     assert api.control("GET", "/_objects?resource=nopes").status == 400
 
 
+def test_object_written_behind_the_api_can_be_changed_through_it(api: Any) -> None:
+    api.server.put({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}})
+
+    answer = api.patch("/api/v1/namespaces/default/secrets/s", {"data": {"k": "dg=="}})
+
+    assert answer.status == 200
+    assert answer.body["type"] == "Opaque"
+
+
+def test_object_that_is_broken_on_purpose_stays_so(api: Any) -> None:
+    api.server.put(config_map("a", data=["no map"]))
+
+    assert api.ask("GET", f"{MAPS}/a").body["data"] == ["no map"]
+
+
 def test_silent_write_reaches_no_watch(api: Any) -> None:
     watch = api.watch(f"{MAPS}?watch=1")
 

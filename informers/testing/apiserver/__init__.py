@@ -150,7 +150,7 @@ class APIServer:
         return self._service.objects(resource, namespace)
 
     def put(self, *objects: Mapping[str, Any]) -> None:
-        """Create or replace objects behind the API, unchecked; watches are told."""
+        """Create or replace objects behind the API, unchecked, with their kind's defaults; watches are told."""
         for obj in objects:
             self._service.put(obj)
 

@@ -183,9 +183,9 @@ class Control:
         count, size = int(body.get("count", 1)), int(body.get("bytes", 100))
         numbers = random.Random(int(body.get("seed", 0)))
         for index in range(count):
-            self._service.put(
-                _filled(kind.api_version, kind.kind, namespace, f"bulk-{index:06d}", _noise(numbers, size))
-            )
+            text = _noise(numbers, size)
+            obj = _filled(kind.api_version, kind.kind, namespace, f"bulk-{index:06d}", text)
+            self._service.put(obj, complete=kind.kind in {"Secret", "ConfigMap"})
         return Reply.of({"created": count})
 
     def _churn(self, resource: str, namespace: str, body: Mapping[str, Any]) -> int:
@@ -200,7 +200,7 @@ class Control:
             obj = found[changed % len(found)]
             metadata = obj["metadata"]
             metadata["annotations"] = {**(metadata.get("annotations") or {}), "example.com/churn": str(changed)}
-            self._service.put(obj)
+            self._service.put(obj, complete=True)
             changed += 1
             if self._service.stopping.wait(max(0.0, start + changed / rate - time.monotonic())):
                 break

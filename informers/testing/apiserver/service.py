@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from informers.testing.apiserver import exchange, statuses
+from informers.testing.apiserver import admit, exchange, statuses
 from informers.testing.apiserver.calls import Call, now_text
 from informers.testing.apiserver.connections import BadRequestError, Connection, Listener
 from informers.testing.apiserver.faults import Fault, FaultTable, Plan
@@ -27,6 +27,7 @@ from informers.testing.apiserver.requestlog import (
     token_id,
 )
 from informers.testing.apiserver.router import HTTPRequest, route
+from informers.testing.apiserver.schemas import DecodeError
 from informers.testing.apiserver.statuses import StatusError
 from informers.testing.apiserver.storage import ChangedError, Record, Store, encode, key_of
 from informers.testing.apiserver.tokens import Tokens, bearer
@@ -199,7 +200,7 @@ class Service:
             bookmark_every=self.settings.bookmark_every,
         )
 
-    @contextmanager
+    @contextlib.contextmanager
     def open_stream(self, stream: WatchStream) -> Iterator[None]:
         """Count a stream as open for the length of a block."""
         with self._lock:
@@ -315,11 +316,17 @@ class Service:
             )
         return found
 
-    def put(self, obj: Mapping[str, Any], *, silent: bool = False) -> Record:
-        """Create or replace an object without asking anybody; what the server sets is set if it is missing."""
+    def put(self, obj: Mapping[str, Any], *, silent: bool = False, complete: bool = False) -> Record:
+        """Create or replace an object without asking anybody; what the server sets is set if it is missing.
+
+        Unless it is said to be complete, it gets its kind's defaults, without which no client could change it later.
+        """
         kind = self.kind_of(obj)
         while True:
             new = {**obj, "metadata": dict(obj["metadata"])}
+            if not complete:
+                with contextlib.suppress(DecodeError):  # what is broken on purpose stays so
+                    new = admit.shape(kind, new, [])
             metadata = new["metadata"]
             if kind.namespaced:
                 metadata.setdefault("namespace", "default")
