@@ -34,8 +34,9 @@ _decode_raw_metadata: Final = msgspec.json.Decoder(_RawMetadata).decode
 _decode_string: Final = msgspec.json.Decoder(str).decode
 _encode: Final = msgspec.json.encode
 
-_MEMBER: Final = b'"managedFields":'
+_MEMBER: Final = b'"managedFields"'
 _SPACE: Final = b" \t\r\n"
+_SPACES: Final = frozenset({b" ", b"\t", b"\r", b"\n"})
 # A string, or a bracket; what stands between two of them cannot begin or end a value that holds others.
 _STRING: Final = rb'"(?:[^"\\]|\\.)*"'
 _STRUCTURE: Final = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
@@ -206,10 +207,11 @@ def without_managed_fields(data: bytes, managed: bytes) -> bytes:
     Every other byte stays as it is.
     """
     start = data.find(_MEMBER)
-    end = start + len(_MEMBER) + len(managed)
+    value = _skip_space(data, start + len(_MEMBER))
+    value = _skip_space(data, value + 1) if data[value : value + 1] == b":" else -1
     cut = None
-    if start > 0 and data[start + len(_MEMBER) : end] == managed:
-        cut = _cut(data, start, end)
+    if start > 0 and value > 0 and data[value : value + len(managed)] == managed:
+        cut = _cut(data, start, value + len(managed))
     if cut is None:
         return _without_managed_fields_by_place(data)
     # The word stands once, and no escape can spell it elsewhere: then this is the member that was meant.
@@ -227,7 +229,10 @@ def _has_managed_fields(data: bytes) -> bool:
 
 
 def _cut(data: bytes, start: int, end: int) -> bytes | None:
-    """Cut one member and its comma out of an object; None where the bytes around are not what encoders write."""
+    """Cut one member and its comma out of an object; None where the bytes around are none of an object's."""
+    end = _skip_space(data, end)
+    while data[start - 1 : start] in _SPACES:
+        start -= 1
     before, after = data[start - 1 : start], data[end : end + 1]
     if after == b"," and before in {b"{", b","}:
         return data[:start] + data[end + 1 :]
@@ -298,6 +303,6 @@ def _end_of_value(data: bytes, start: int) -> int:
 
 
 def _skip_space(data: bytes, position: int) -> int:
-    while data[position : position + 1] in {b" ", b"\t", b"\r", b"\n"}:
+    while data[position : position + 1] in _SPACES:
         position += 1
     return position

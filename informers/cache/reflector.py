@@ -431,7 +431,7 @@ class Reflector:
         else:
             self._store(event.item, envelope, moves_rv=run.is_ordered)
         self._advance(envelope.metadata.resource_version, moves=run.is_ordered)
-        self._deliver()
+        self._deliver(measure=event.type != "MODIFIED")
 
     def _store(self, item: Item, envelope: Envelope, *, moves_rv: bool) -> None:
         meta = envelope.metadata
@@ -526,10 +526,11 @@ class Reflector:
 
     # State, and who is told of it.
 
-    def _deliver(self) -> None:
-        store = self._writer.store
-        _store_objects.set(len(store), **self._labels)
-        _store_bytes.set(store.size(), **self._labels)
+    def _deliver(self, *, measure: bool = True) -> None:
+        if measure:
+            store = self._writer.store
+            _store_objects.set(len(store), **self._labels)
+            _store_bytes.set(store.size(), **self._labels)
         self._hooks.deliver()
 
     def _see(self) -> None:

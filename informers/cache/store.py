@@ -73,7 +73,7 @@ def is_at_least(rv: str, floor: str) -> bool | None:
     """
     if not (_is_number(rv) and _is_number(floor)):
         return None
-    return (len(rv), rv) >= (len(floor), floor)
+    return len(rv) > len(floor) or (len(rv) == len(floor) and rv >= floor)
 
 
 def _is_number(rv: str) -> bool:
