@@ -12,12 +12,10 @@ from typing import Any, Final
 from informers import metrics
 from informers.clock import Clock
 from informers.logs import fields
+from informers.threads import start
 
 _log = logging.getLogger(__name__)
 
-STACK: Final = 512 * 1024
-
-_stack_lock = threading.Lock()  # guards the process's stack size while a thread starts
 _threads = metrics.gauge("informers_threads", "Threads of ours that run", ("owner",))
 _gc_pause = metrics.gauge("informers_gc_pause_seconds", "How long the last full collection took")
 
@@ -56,12 +54,7 @@ class Threads:
         with self._changed:
             self._alive[thread] = group
         _threads.add(1, owner=group)
-        with _stack_lock:
-            before = threading.stack_size(STACK)
-            try:
-                thread.start()
-            finally:
-                threading.stack_size(before)
+        start(thread)
 
     def wait(self, group: str, timeout: float) -> Sequence[str]:
         """Wait until all of a group have ended or `timeout` seconds passed; return the names of those that go on."""
