@@ -36,11 +36,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from informers import metrics
     from informers.api import patch as patches
+    from informers.api.calls import Response
     from informers.api.client import Client, PatchKind
     from informers.api.fence import Fence
     from informers.api.kubeconfig import ClientConfig, Clusters
     from informers.api.restmapper import RESTMapper
-    from informers.api.transport import Response
     from informers.backoff import Backoff
     from informers.cache.dependencies import DependencyGraph
     from informers.cache.indexer import IndexFunc
@@ -90,7 +90,7 @@ _HOMES = {
     "informers.api.fence": ("Fence",),
     "informers.api.kubeconfig": ("ClientConfig", "Clusters"),
     "informers.api.restmapper": ("RESTMapper",),
-    "informers.api.transport": ("Response",),
+    "informers.api.calls": ("Response",),
     "informers.backoff": ("Backoff",),
     "informers.cache.dependencies": ("DependencyGraph",),
     "informers.cache.indexer": ("IndexFunc",),

@@ -19,8 +19,9 @@ from urllib.parse import quote
 
 import msgspec
 
+from informers.api.calls import NotSent, Response
 from informers.api.fence import Fence
-from informers.api.transport import NotSent, Response, Transport
+from informers.api.transport import Transport
 from informers.meta.errors import (
     APIError,
     ConfigError,

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from informers.api.transport import Response
+from informers.api.calls import Response
 from informers.meta.errors import APIError, InformersError, NotFoundError, TransportError, printable
 from informers.meta.resources import GVR, Resource
 

@@ -16,8 +16,9 @@ from urllib.parse import quote
 import msgspec
 from cachetools import LRUCache
 
+from informers.api.calls import Cancel, Response
 from informers.api.discovery import Discovery, Group, read_discovery
-from informers.api.transport import Cancel, Response, Transport
+from informers.api.transport import Transport
 from informers.backoff import Backoff
 from informers.clock import Clock, Stop
 from informers.logs import Throttle, fields

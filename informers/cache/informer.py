@@ -18,8 +18,9 @@ from typing import Final
 import msgspec
 
 from informers import metrics
+from informers.api.calls import Cancel
 from informers.api.client import Client
-from informers.api.transport import Cancel, Transport
+from informers.api.transport import Transport
 from informers.cache.entries import Keeper
 from informers.cache.indexer import IndexFunc
 from informers.cache.listwatch import ListWatch, Transform, WatchOptions, read_item

@@ -15,8 +15,10 @@ from typing import Final, Literal, Self, TypeAlias
 
 import msgspec
 
+from informers.api.calls import Cancel, Response
 from informers.api.client import collection_path
-from informers.api.transport import Cancel, Response, Stream, Transport
+from informers.api.streams import Stream
+from informers.api.transport import Transport
 from informers.backoff import Backoff
 from informers.meta.errors import APIError, ConfigError, InformersError, api_error, is_expired
 from informers.meta.objects import JSON, Envelope, Metadata, Object

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from informers import metrics
-from informers.api.transport import Cancel, LineTooLong
+from informers.api.calls import Cancel, LineTooLong
 from informers.cache.entries import Keeper
 from informers.cache.listwatch import Event, Item, ListWatch, UndecodableError, Watch, WatchOptions, read_item
 from informers.cache.store import Received, Replacement, StoreWriter, is_at_least

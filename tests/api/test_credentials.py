@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from informers import metrics
+from informers.api.calls import Cancel, Response
 from informers.api.kubeconfig import ClientConfig
-from informers.api.transport import Cancel, Response, Transport
+from informers.api.transport import Transport
 from informers.meta.errors import UnauthorizedError
 from informers.testing.clock import FakeClock
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from informers.api.calls import Cancel
 from informers.api.client import Client, collection_path
 from informers.api.kubeconfig import load_kubeconfig
 from informers.api.restmapper import RESTMapper
-from informers.api.transport import Cancel, Transport
+from informers.api.transport import Transport
 from informers.meta.errors import (
     AlreadyExistsError,
     ConflictError,

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from informers import metrics
-from informers.api.transport import Cancel, LineTooLong, Stream, Transport
+from informers.api.calls import Cancel, LineTooLong
+from informers.api.streams import Stream
+from informers.api.transport import Transport
 from informers.meta.errors import (
     APIError,
     ConnectError,

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from informers.api.calls import Cancel, NotSent, Response
 from informers.api.kubeconfig import ClientConfig
-from informers.api.transport import Cancel, NotSent, Response, Transport, _is_direct
+from informers.api.proxies import is_direct
+from informers.api.transport import Transport
 from informers.meta.errors import ConfigError, ConnectError, ConnectionLost
 
 if TYPE_CHECKING:
@@ -307,7 +309,7 @@ def test_proxy_that_refuses_is_told_with_its_status(serve: Serve, connect: Conne
 
 
 @pytest.mark.parametrize(
-    ("host", "port", "no_proxy", "is_direct"),
+    ("host", "port", "no_proxy", "expected"),
     [
         ("localhost", 443, "", True),
         ("127.0.0.9", 443, "", True),
@@ -332,8 +334,8 @@ def test_proxy_that_refuses_is_told_with_its_status(serve: Serve, connect: Conne
         ("api.example.com", 443, ",,", False),
     ],
 )
-def test_no_proxy_takes_hosts_suffixes_ports_and_blocks(host: str, port: int, no_proxy: str, is_direct: bool) -> None:
-    assert _is_direct(host, port, no_proxy) is is_direct
+def test_no_proxy_takes_hosts_suffixes_ports_and_blocks(host: str, port: int, no_proxy: str, expected: bool) -> None:
+    assert is_direct(host, port, no_proxy) is expected
 
 
 @pytest.mark.parametrize("url", ["socks5://h:1", "http://", "http://h:x", "http://s3cret@h:1/?q"])

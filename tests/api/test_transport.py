@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from informers import metrics
+from informers.api.calls import Cancel, NotSent, Response
 from informers.api.kubeconfig import ClientConfig, Impersonation
-from informers.api.transport import Cancel, NotSent, Response, Transport
+from informers.api.transport import Transport
 from informers.meta.errors import (
     APIError,
     ConfigError,

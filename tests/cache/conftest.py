@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from informers.api.calls import Cancel, Response
 from informers.api.kubeconfig import ClientConfig
-from informers.api.transport import Cancel, Response
 from informers.clock import Clock
 from informers.meta.errors import ConnectionLost, ForbiddenError, NotFoundError, UnknownKindError
 from informers.meta.objects import Object

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from informers.api.transport import Cancel
+from informers.api.calls import Cancel
 from informers.cache.listwatch import ListWatch, Selection, WatchOptions
 from informers.meta.errors import APIError, ConfigError
 from informers.meta.resources import GVR

@@ -1,0 +1,65 @@
+"""Keep connections open between requests: one for each thread, and none that has been idle for a minute.
+
+No thread watches them: whoever uses the transport in any way closes what has been idle for too long, so what a silent
+program keeps is at most one connection for each thread that it had.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from informers.api.connections import Wire
+from informers.clock import Clock
+
+_IDLE_LIMIT: Final = 60.0
+
+
+class KeptConnections:
+    """The idle connections of one transport. Use it from any thread."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()  # guards _idle and _is_closed
+        self._idle: dict[int, Wire] = {}  # by thread; whoever takes one out owns it
+        self._is_closed = False
+
+    def take(self) -> Wire | None:
+        """Take this thread's connection, if there is one that still lives."""
+        self.close_stale()
+        with self._lock:
+            wire = self._idle.pop(threading.get_ident(), None)
+        if wire is not None and wire.is_readable():
+            # Readable means closed: nobody sends what was not asked for.
+            wire.close()
+            return None
+        return wire
+
+    def put(self, wire: Wire) -> None:
+        """Keep a connection for this thread's next request."""
+        wire.uses += 1
+        wire.idle_since = self._clock.monotonic()
+        with self._lock:
+            old = wire if self._is_closed else self._idle.get(threading.get_ident())
+            if not self._is_closed:
+                self._idle[threading.get_ident()] = wire
+        if old is not None:
+            old.close()
+
+    def close_stale(self) -> None:
+        """Close what has been idle for too long, of threads that have ended too."""
+        now = self._clock.monotonic()
+        with self._lock:
+            stale = [ident for ident, wire in self._idle.items() if now - wire.idle_since > _IDLE_LIMIT]
+            wires = [self._idle.pop(ident) for ident in stale]
+        for wire in wires:
+            wire.close()
+
+    def close(self) -> None:
+        """Close all, and keep none from now on."""
+        with self._lock:
+            self._is_closed = True
+            idle = list(self._idle.values())
+            self._idle.clear()
+        for wire in idle:
+            wire.close()
