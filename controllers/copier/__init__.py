@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from controllers.copier.consent import CrossNamespace
@@ -126,9 +127,9 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
     )
 
 
-def keep_rules(obj: Object) -> dict[str, JSON] | None:
+def keep_rules(obj: Object) -> Mapping[str, JSON] | None:
     """Keep an object that carries rules whole, and only the metadata of any other."""
-    return dict(obj.body) if has_rules(obj.annotations) else None
+    return obj.body if has_rules(obj.annotations) else None
 
 
 def concerns_rules(old: Object | None, new: Object | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from controllers.copier.kinds import is_core, string_maps_of
-from controllers.copier.paths import Key, Path, locate, may_overlap, show
+from controllers.copier.paths import Key, Path, Segment, locate, may_overlap, name_of, show
 from controllers.copier.problems import RuleError
 from controllers.copier.rules import PREFIX
 from informers import GVR
@@ -38,11 +38,15 @@ _PROTECTED: Final = tuple(
         ("status",),
     )
 )
+_ROOTS: Final = frozenset({"apiVersion", "kind", "metadata", "status", "stringData"})
 _STRING_DATA: Final = Path((Key("stringData"),))
 
 
 def check_allowed(to: Path, gvr: GVR) -> None:
     """Raise `RuleError` (`DeniedDestination`) if some reading of `to` writes what no rule may write."""
+    root = to.steps[0]
+    if isinstance(root, Segment | Key) and name_of(root) not in _ROOTS:
+        return  # no protected key at the root has a dot, so no longer key of some reading is one
     string_maps = string_maps_of(gvr)
     for protected in _PROTECTED:
         if may_overlap(to, protected, string_maps):

@@ -267,12 +267,13 @@ def _enter(above: tuple[str, ...], name: str, string_maps: StringMaps) -> tuple[
 def _leads_to_string_map(steps: Sequence[Step], at: int, above: tuple[str, ...], string_maps: StringMaps) -> bool:
     for keys in string_maps:
         rest = keys[len(above) :]
-        if rest and keys[: len(above)] == above and tuple(map(_name_of, steps[at : at + len(rest)])) == rest:
+        if rest and keys[: len(above)] == above and tuple(map(name_of, steps[at : at + len(rest)])) == rest:
             return True
     return False
 
 
-def _name_of(step: Step) -> str | None:
+def name_of(step: Step) -> str | None:
+    """Return the key that a step names if it is read by itself, None for a step into a list."""
     match step:
         case Segment(text):
             return text

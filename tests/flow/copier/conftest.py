@@ -90,10 +90,16 @@ class Story:
 
     # --- the copier ---
 
-    def start(self, *flags: str) -> Program:
+    def start(self, *flags: str, kubeconfig: Path | None = None) -> Program:
         """Start a copier that works in this story's namespaces."""
         log = self.directory / f"copier-{len(self.programs)}.log"
-        command = [sys.executable, "-m", "controllers", "copier", f"--kubeconfig={self.server.kubeconfig}"]
+        command = [
+            sys.executable,
+            "-m",
+            "controllers",
+            "copier",
+            f"--kubeconfig={kubeconfig or self.server.kubeconfig}",
+        ]
         command += [f"--namespace={','.join([self.namespace, *self.namespaces])}", "--log-level=debug", *flags]
         environment = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
         with log.open("wb") as stderr:
@@ -231,7 +237,21 @@ class Story:
 @pytest.fixture
 def story(server: Server, tmp_path: Path) -> Iterator[Story]:
     """Play on the test's server; every copier started is ended."""
-    told = Story(server, server.client(), tmp_path)
+    yield from _told_on(server, tmp_path)
+
+
+@pytest.fixture
+def embedded_story(tmp_path: Path) -> Iterator[Story]:
+    """Play on an embedded server, which can be broken in many ways, and tells often that its streams are alive."""
+    from informers.testing import APIServer
+    from informers.testing.servers import borrow
+
+    with APIServer(bookmark_every=0.5) as running, borrow(running, tmp_path) as server:
+        yield from _told_on(server, tmp_path)
+
+
+def _told_on(server: Server, directory: Path) -> Iterator[Story]:
+    told = Story(server, server.client(), directory)
     try:
         yield told
     finally:

@@ -1,0 +1,191 @@
+"""Whatever breaks between the copier and the server, every value arrives, and nobody's write is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from informers.testing import Faults
+    from informers.testing.relay import Relay
+    from tests.flow.copier.conftest import Story
+
+TARGETS: Any = {"resource": "configmaps", "name": "t", "client": "k8s-copier*"}
+WATCHES: Any = {"verb": "watch", "client": "k8s-copier*"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "wait"),
+    [
+        (lambda faults: faults.conflict(times=1, verb="patch", **TARGETS), 0.0),
+        (lambda faults: faults.conflict(times=1, committed=True, verb="patch", **TARGETS), 0.0),
+        (lambda faults: faults.status(code=500, times=2, verb="patch", **TARGETS), 0.0),
+        (lambda faults: faults.status(code=429, headers={"Retry-After": "2"}, times=1, verb="patch", **TARGETS), 2.0),
+        (lambda faults: faults.status(code=503, headers={"Retry-After": "1"}, times=1, verb="patch", **TARGETS), 1.0),
+        (lambda faults: faults.dropreply(times=1, verb="patch", **TARGETS), 0.0),
+        (lambda faults: faults.rst(at="request", times=1, verb="patch", **TARGETS), 0.0),
+        (lambda faults: faults.fin(at="headers", times=1, verb="patch", **TARGETS), 0.0),
+    ],
+    ids=["409", "409 done", "500", "429", "503", "no reply", "RST", "FIN"],
+)
+def test_a_write_that_fails_is_made_again_and_the_time_asked_for_is_given(
+    embedded_story: Story, answer: Callable[[Faults], object], wait: float
+) -> None:
+    story = embedded_story
+    server = story.server.embedded
+    assert server is not None
+    story.configmap("s", data={"k": "1"})
+    story.configmap("t", rules={"replace-data.k": "configmap:s:data.k"})
+    answer(server.faults())
+
+    program = story.start("--target=configmap", "--workers=1")
+    story.until(lambda: story.data("t") == {"k": "1"}, "copied")
+    story.quiesce(program)
+
+    tries = server.requests(verb="patch", **TARGETS)
+    assert len(tries) >= 1
+    if wait:
+        assert tries[1].started - tries[0].started >= wait
+    assert not program.lines("rule state changed")
+    before = len(tries)
+    story.quiesce(program)
+    assert len(server.requests(verb="patch", **TARGETS)) == before
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        lambda faults: faults.close("FIN", **WATCHES),
+        lambda faults: faults.close("RST", **WATCHES),
+        lambda faults: faults.trunc(bytes=40, existing=True, times=4, **WATCHES),
+        lambda faults: (faults.compact(), faults.close("RST", **WATCHES)),
+        lambda faults: faults.ev(code=410, reason="Expired", existing=True, times=4, **WATCHES),
+        lambda faults: (
+            faults.status(code=500, times=3, verb=["list", "watch"], client="k8s-copier*")
+            and faults.close("RST", **WATCHES)
+        ),
+        lambda faults: faults.poison(line="{", existing=True, times=4, **WATCHES),
+        lambda faults: faults.refuse(1.0),
+    ],
+    ids=["FIN", "RST", "cut line", "410", "ERROR 410", "500", "poison", "refused"],
+)
+def test_a_change_during_trouble_with_lists_and_watches_arrives(
+    embedded_story: Story, breaks: Callable[[Faults], object]
+) -> None:
+    story = embedded_story
+    server = story.server.embedded
+    assert server is not None
+    story.configmap("s", data={"k": "1"})
+    story.configmap("t", rules={"replace-data.k": "configmap:s:data.k"})
+    story.configmap("gone", rules={"replace-data.k": "configmap:s:data.k"})
+    story.start("--target=configmap", "--watch-silence=2s")
+    story.until(lambda: story.data("t") == {"k": "1"}, "copied")
+
+    breaks(server.faults())
+    hub = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "s", "namespace": story.namespace}}
+    server.put({**hub, "data": {"k": "2"}})
+    server.remove("configmaps", "gone", story.namespace)
+
+    story.until(lambda: target_data(story) == {"k": "2"}, "the change is copied")
+    assert not server.objects("configmaps", story.namespace) or "gone" not in names(story)
+
+
+def test_a_stream_that_fell_silent_is_replaced(embedded_story: Story) -> None:
+    story = embedded_story
+    server = story.server.embedded
+    assert server is not None
+    story.configmap("s", data={"k": "1"})
+    story.configmap("t", rules={"replace-data.k": "configmap:s:data.k"})
+    story.start("--target=configmap", "--watch-silence=2s")
+    story.until(lambda: story.data("t") == {"k": "1"}, "copied")
+    # Every stream has told that it is alive, the quiet ones of other kinds, which began last, too.
+    story.until(lambda: len(quiet(story)) >= 2 and all(quiet(story)), "bookmarks are known")
+
+    with server.faults().freeze(at="stream", existing=True, **WATCHES):
+        story.configmap("s", data={"k": "2"})
+
+    story.until(lambda: story.data("t") == {"k": "2"}, "the change is copied")
+
+
+def quiet(story: Story) -> list[int]:
+    """Return what was sent on each open stream of a kind in which nothing happens."""
+    assert story.server.embedded is not None
+    found = story.server.embedded.requests(ended="open", **WATCHES)
+    return [watch.response_bytes for watch in found if watch.resource.startswith(("customresource", "apiservices"))]
+
+
+def target_data(story: Story) -> object:
+    """Read the target behind the API, which may be out of order just now."""
+    assert story.server.embedded is not None
+    found = story.server.embedded.objects("configmaps", story.namespace)
+    return next(obj.get("data") for obj in found if obj["metadata"]["name"] == "t")
+
+
+def names(story: Story) -> list[str]:
+    assert story.server.embedded is not None
+    return [obj["metadata"]["name"] for obj in story.server.embedded.objects("configmaps", story.namespace)]
+
+
+@pytest.mark.parametrize("word", ["reset", "finish", "freeze", "refuse"])
+def test_a_broken_line_to_the_server_delays_a_change_and_loses_nothing(story: Story, word: str) -> None:
+    relay: Relay = story.server.relay()
+    story.configmap("s", data={"k": "1"})
+    story.configmap("t", rules={"replace-data.k": "configmap:s:data.k"})
+    program = story.start("--target=configmap", "--watch-silence=2s", kubeconfig=relay.kubeconfig)
+    story.until(lambda: story.data("t") == {"k": "1"}, "copied")
+
+    getattr(relay, word)()
+    story.configmap("s", data={"k": "2"})
+    story.configmap("u", rules={"replace-data.k": "configmap:s:data.k"})
+    relay.heal()
+
+    story.until(lambda: story.data("t") == {"k": "2"} and story.data("u") == {"k": "2"}, "the change is copied")
+    program.stop()
+
+
+def test_three_sources_and_a_rival_write_one_target_and_nothing_is_lost(story: Story) -> None:
+    for name in ("s1", "s2", "s3"):
+        story.configmap(name, data={"v": "0"})
+    rules = {f"replace-data.k{number}": f"configmap:s{number}:data.v" for number in (1, 2, 3)}
+    story.configmap("t", rules=rules)
+    program = story.start("--target=configmap")
+    story.until(lambda: len(story.data("t")) == 3, "copied")
+
+    def write_as_rival() -> None:
+        for number in range(50):
+            story.configmap("t", data={"other": str(number)})
+
+    rival = Thread(target=write_as_rival, name="rival")
+    rival.start()
+    for value in range(1, 11):
+        for name in ("s1", "s2", "s3"):
+            story.configmap(name, data={"v": str(value)})
+    rival.join()
+
+    wanted = {"k1": "10", "k2": "10", "k3": "10", "other": "49"}
+    story.until(lambda: story.data("t") == wanted, "all values arrived, and the rival's last one is there")
+    assert not program.lines("rule state changed")
+
+
+def test_rules_sources_and_targets_that_come_and_go_from_many_sides_end_in_sync(story: Story) -> None:
+    program = story.start("--target=configmap")
+
+    def play(side: int) -> None:
+        for turn in range(6):
+            source, target = f"s-{side}", f"t-{side}"
+            story.configmap(source, data={"k": f"{side}.{turn}"})
+            story.configmap(target, rules={"replace-data.k": f"configmap:{source}:data.k"})
+            if turn % 3 == 1:
+                story.client.delete(story.ref("ConfigMap", target))
+            if turn % 3 == 2:
+                story.client.delete(story.ref("ConfigMap", source))
+        story.configmap(source, data={"k": f"{side}.last"})
+
+    story.in_parallel(play, range(16))
+
+    story.until(lambda: all(story.data(f"t-{side}") == {"k": f"{side}.last"} for side in range(16)), "all in sync")
+    program.stop()
+    assert not [line for line in program.lines() if line["level"] == "error"]
