@@ -359,13 +359,9 @@ class EventRecorder:
         return said.note
 
     def _send_due(self) -> None:
-        """Make the calls whose time has come; at a stop, those without which an Event would not be there at all."""
+        """Make the calls whose time has come."""
         now = self._clock.monotonic()
-        with self._changed:
-            is_stopping = self._stop_at is not None
         for series, known in list(self._open.items()):
-            if is_stopping and series.told == 0 and series.tries == 0:
-                series.next_call = now
             if series.next_call <= now:
                 self._send(series, known, now)
 

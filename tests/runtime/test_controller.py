@@ -1008,16 +1008,62 @@ def test_a_body_that_is_missing_while_all_has_synced_is_looked_for_soon(world: W
     assert step(controller) == "success"
 
 
-def test_a_parked_key_that_fails_then_is_parked_no_more(world: World) -> None:
+def test_a_sync_between_looking_and_listening_is_not_missed(world: World) -> None:
+    class Sudden(FakeSet):
+        def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
+            self.become("watching")
+            return super().on_change(callback)
+
+    world.sets[CONFIGMAPS] = Sudden(CONFIGMAPS)
+    world.configmaps.now = "syncing"
+    controller = world.controller()
+    world.answers = [NotSyncedError()]
+    controller.enqueue(A)
+
+    step(controller)
+
+    assert step(controller) == "success"
+    assert world.configmaps.callbacks == []
+
+
+@pytest.mark.parametrize("error", [RuntimeError(), ConflictError(status=409)])
+def test_a_parked_key_that_fails_then_is_parked_no_more(world: World, error: Exception) -> None:
     controller = world.controller()
     world.configmaps.now = "syncing"
-    world.answers = [NotSyncedError(), RuntimeError()]
+    world.answers = [NotSyncedError(), error]
     controller.enqueue(A)
     step(controller)
     controller.enqueue(A)
     step(controller)
 
     assert controller.parked() == ()
+
+
+def test_a_reconcile_that_hangs_delays_neither_the_informer_nor_another_controller(world: World) -> None:
+    """Memory is bounded by the keys, however many events come."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold(_request: Request) -> None:
+        entered.set()
+        assert leave.wait(10)
+
+    stuck = world.controller(name="stuck")
+    current = world.controller(name="current")
+    world.answers = [hold]
+    stuck.start()
+    world.widgets.tell(None, obj("n0"))
+    assert entered.wait(10)
+
+    for number in range(10_000):
+        world.widgets.tell(obj(f"n{number % 100}", rv=str(number)), obj(f"n{number % 100}", rv=str(number + 1)))
+    seen = queued(current)
+    waiting = len(stuck.queue)
+    leave.set()
+    stuck.queue.shut_down(drain=True)
+    world.threads[0].join(10)
+
+    assert len(seen) == 100
+    assert waiting == 100
 
 
 # Threads and lines.

@@ -10,6 +10,7 @@ from queue import SimpleQueue
 import pytest
 
 from informers.backoff import Backoff
+from informers.clock import SystemClock
 from informers.meta.errors import ConfigError, InformersError
 from informers.meta.resources import GVR, ObjectRef
 from informers.runtime.workqueue import INITIAL, NORMAL, WIDE, Item, WorkQueue
@@ -221,7 +222,7 @@ def test_a_delayed_key_comes_when_it_is_due_and_not_before(queue: WorkQueue, clo
 
 
 def test_the_earliest_due_time_of_a_key_counts(queue: WorkQueue, clock: FakeClock) -> None:
-    for seconds in (10, 5, 20):
+    for seconds in (10, 5, 5.5, 20):
         queue.add_after(A, seconds)
     clock.advance(5)
 
@@ -338,6 +339,17 @@ def test_all_that_is_due_at_once_wakes_as_many_workers(queue: WorkQueue, clock: 
     clock.block_until_waiting(1, due_in=5)
 
     clock.advance(5)
+
+    assert {item.key for worker in workers if (item := worker.join())} == {A, B, C}
+
+
+def test_whoever_watched_the_time_wakes_the_others() -> None:
+    """The clock of the machine wakes one thread only, other than the test's."""
+    queue = WorkQueue(clock=SystemClock())
+    workers = [Worker(queue) for _ in range(3)]
+
+    for one in (A, B, C):
+        queue.add_after(one, 0.02)
 
     assert {item.key for worker in workers if (item := worker.join())} == {A, B, C}
 
