@@ -16,7 +16,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from types import TracebackType
 from typing import IO, Any, Final, Literal, Protocol
 
@@ -119,7 +119,7 @@ def configure_logging(
         raise ConfigError(msg)
 
     handler = _Handler(sys.stderr if stream is None else stream)
-    handler.setFormatter(formatter(utc=utc))
+    handler.setFormatter(formatter(UTC if utc else None))
     for name in _LOGGERS:
         logger = logging.getLogger(name)
         for old in [found for found in logger.handlers if isinstance(found, _Handler)]:
@@ -162,50 +162,57 @@ class _Handler(logging.StreamHandler[IO[str]]):
     """Ours, to be told from other people's handlers."""
 
 
-class _LineFormatter(logging.Formatter):
-    """What both formats share: which entries a line has, in which order."""
+def _entries(record: logging.LogRecord, zone: tzinfo | None) -> dict[str, object]:
+    """Return what a line has, in its order: time, level, logger, msg, then fields, bound ones first."""
+    moment = datetime.fromtimestamp(record.created, UTC)
+    entries: dict[str, object] = {
+        "time": moment.astimezone(zone).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "level": record.levelname.lower(),
+        "logger": record.name,
+        "msg": record.getMessage(),
+    }
+    found = bound_fields()
+    found.update((name, value) for name, value in vars(record).items() if name not in _OWN)
+    found.update(getattr(record, _FIELDS, {}))
+    for name, value in found.items():
+        # A field never takes the place of one of the four above.
+        entries[f"{name}_" if name in {"time", "level", "logger", "msg"} else name] = _plain(value)
+    if record.exc_info and record.exc_info[0] is not None:
+        entries["traceback"] = _text.formatException(record.exc_info)
+    if record.stack_info:
+        entries["stack"] = record.stack_info
+    return entries
 
-    def __init__(self, *, utc: bool) -> None:
+
+class _TextFormatter(logging.Formatter):
+    """The entries as `key=value` pairs (logfmt), for people."""
+
+    def __init__(self, zone: tzinfo | None) -> None:
         super().__init__()
-        self._zone = UTC if utc else None
+        self._zone = zone
 
     def format(self, record: logging.LogRecord) -> str:
-        raise NotImplementedError
-
-    def entries(self, record: logging.LogRecord) -> dict[str, object]:
-        moment = datetime.fromtimestamp(record.created, UTC)
-        time = moment.astimezone(self._zone).isoformat(timespec="milliseconds")
-        entries: dict[str, object] = {
-            "time": time.replace("+00:00", "Z"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "msg": record.getMessage(),
-        }
-        found = bound_fields()
-        found.update((name, value) for name, value in vars(record).items() if name not in _OWN)
-        found.update(getattr(record, _FIELDS, {}))
-        for name, value in found.items():
-            # A field never takes the place of one of the four above.
-            entries[f"{name}_" if name in {"time", "level", "logger", "msg"} else name] = _plain(value)
-        if record.exc_info and record.exc_info[0] is not None:
-            entries["traceback"] = self.formatException(record.exc_info)
-        if record.stack_info:
-            entries["stack"] = record.stack_info
-        return entries
+        return " ".join(f"{name}={_quoted(value)}" for name, value in _entries(record, self._zone).items())
 
 
-class _JSONFormatter(_LineFormatter):
-    def format(self, record: logging.LogRecord) -> str:
+def _json_formatter(zone: tzinfo | None) -> logging.Formatter:
+    """Make what writes the entries as one JSON object; the library is loaded only by who logs JSON."""
+    from pythonjsonlogger.json import JsonFormatter
+
+    class Formatter(JsonFormatter):
         # ASCII only, as some readers take U+2028 and U+0085 for ends of lines.
-        return json.dumps(self.entries(record))
+        def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
+            del message_dict
+            log_data.update(_entries(record, zone))
+
+    return Formatter(json_ensure_ascii=True)
 
 
-class _TextFormatter(_LineFormatter):
-    def format(self, record: logging.LogRecord) -> str:
-        return " ".join(f"{name}={_quoted(value)}" for name, value in self.entries(record).items())
-
-
-_FORMATTERS: Final[Mapping[str, type[_LineFormatter]]] = {"json": _JSONFormatter, "text": _TextFormatter}
+_text: Final = logging.Formatter()
+_FORMATTERS: Final[Mapping[str, Callable[[tzinfo | None], logging.Formatter]]] = {
+    "json": _json_formatter,
+    "text": _TextFormatter,
+}
 
 
 def _plain(value: object) -> object:
