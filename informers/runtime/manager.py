@@ -307,13 +307,12 @@ class Manager:
             controller.add_owned(what)
         return controller
 
-    def add_runnable(self, name: str, run: Callable[[Stop], None], *, leader_only: bool = True) -> None:
+    def add_runnable(self, name: str, run: Callable[[Stop], None]) -> None:
         """Have `run(stop)` called on a thread of its own, after the caches are filled; it returns once `stop` is set.
 
-        One that returns or raises earlier stops the program. `leader_only` work will need the lease, where there is
-        one. Raises `InformersError` after `run()`, `ConfigError` for a name in use.
+        One that returns or raises earlier stops the program. Raises `InformersError` after `run()`, `ConfigError`
+        for a name in use.
         """
-        del leader_only  # without a lease everybody leads
         check_name(name)
         with self._lock:
             self._check_open_locked(name, self._runnables)
