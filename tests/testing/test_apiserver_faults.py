@@ -498,6 +498,18 @@ class TestStreams:
         assert watch.names(2) == ["ADDED a", "ADDED b"]
         assert 0.4 <= monotonic() - start < 0.75
 
+    def test_tables_come_while_the_fault_holds(self, api: Any) -> None:
+        watch = api.watch(WATCH)
+        api.server.wait_request(verb="watch", status=200)
+
+        with api.server.faults().table(existing=True):
+            api.server.put(config_map("a"))
+            table = watch.event()
+        api.server.put(config_map("b"))
+
+        assert table[1]["kind"] == "Table"
+        assert watch.event()[1]["kind"] == "ConfigMap"
+
     def test_stream_can_be_without_chunks(self, api: Any) -> None:
         api.server.put(config_map("a"))
         api.server.faults().plain()

@@ -25,7 +25,7 @@ class Call:
     request: HTTPRequest
     target: Target
     kind: Kind
-    form: Form
+    accepted: Form
     plan: Plan
     entry: LoggedRequest
 
@@ -43,6 +43,17 @@ class Call:
         except ValueError:
             message = f'strconv.ParseInt: parsing "{text}": invalid syntax'
             raise statuses.bad_request(message) from None
+
+    @property
+    def form(self) -> Form:
+        """The form that was asked for, or the one that a TABLE or META fault answers now."""
+        if not self.plan.shaping:
+            return self.accepted
+        if self.plan.shape("TABLE") is not None:
+            return Form("table")
+        if self.plan.shape("META") is not None and self.accepted.shape == "partial":
+            return Form()
+        return self.accepted
 
     @property
     def manager(self) -> str:

@@ -212,7 +212,7 @@ def _object(
         raise statuses.not_found(kind, target.name) if kind.is_custom else statuses.no_such_resource()
     if not target.allowed:
         raise statuses.method_not_allowed()
-    call = Call(request, target, kind, _form(request, target, plan), plan, entry)
+    call = Call(request, target, kind, _form(request, target), plan, entry)
     match target.verb:
         case "watch":
             options = WatchOptions.of(call, cap=service.watch_cap, streaming=service.streaming)
@@ -234,18 +234,13 @@ def _object(
     raise statuses.method_not_allowed()
 
 
-def _form(request: HTTPRequest, target: Target, plan: Plan) -> Form:
-    form = forms.negotiate(
+def _form(request: HTTPRequest, target: Target) -> Form:
+    return forms.negotiate(
         request.headers.get("accept", ""),
         is_list=target.verb in {"list", "deletecollection"},
         is_watch=target.verb == "watch",
         include=request.parameter("includeObject"),
     )
-    if plan.shape("TABLE") is not None:
-        return Form("table")
-    if plan.shape("META") is not None and form.shape == "partial":
-        return forms.OBJECT
-    return form
 
 
 def _discovery(service: Service, request: HTTPRequest) -> Reply:

@@ -24,8 +24,8 @@ CRDS: Final = "customresourcedefinitions.apiextensions.k8s.io"
 _PERMANENT: Final = frozenset({"default", "kube-system", "kube-public"})
 _CRD_FINALIZER: Final = "customresourcecleanup.apiextensions.k8s.io"
 _MANAGER: Final = "kube-apiserver"
-# set by deletions that wait for a garbage collector; there is none here that looks at owner references
-_GC_FINALIZERS: Final = frozenset({"foregroundDeletion", "orphan"})
+# kept by what waits for a controller; of the garbage collector there is none here that looks at owner references
+_GC_FINALIZERS: Final = frozenset({"foregroundDeletion", "orphan", "kubernetes.io/pvc-protection"})
 _GOING: Final = b'"deletionTimestamp"'
 
 Job = tuple[str, str, str]  # what to do, then the bucket and the key, or the name

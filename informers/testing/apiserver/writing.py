@@ -48,7 +48,6 @@ _DELETE_ANSWERS_OBJECT: Final = frozenset({
 _ORPHANS_BY_DEFAULT: Final = frozenset({"jobs.batch", "replicationcontrollers."})
 _FOREGROUND: Final = "foregroundDeletion"
 _ORPHAN: Final = "orphan"
-GC_FINALIZERS: Final = frozenset({_FOREGROUND, _ORPHAN})
 
 
 @dataclass(frozen=True, slots=True)
