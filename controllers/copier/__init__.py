@@ -13,6 +13,7 @@ from controllers.copier.kinds import check_resource_text, is_full_form, is_guard
 from controllers.copier.reconciler import NAMESPACES, Copier
 from controllers.copier.rules import has_rules
 from controllers.copier.sources import Policy
+from controllers.copier.writing import Writer
 from informers import (
     GVR,
     JSON,
@@ -104,15 +105,16 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
         Selection(text, namespaces=tuple(options.namespace), transform=keep_rules, page_size=options.page_size)
         for text in options.target
     ]
+    clock = SystemClock()
     graph = manager.dependency_graph(namespaces=options.namespace)
     copier = Copier(
-        client=manager.client,
+        writer=Writer(manager.client, clock),
         events=manager.events,
         graph=graph,
         mapper=manager.mapper,
         targets=[manager.lister(selection, required=False) for selection in selections],
         namespaces=manager.lister(Selection(NAMESPACES, metadata_only=True), required=False),
-        clock=SystemClock(),
+        clock=clock,
         policy=Policy(frozenset(options.namespace), CrossNamespace(options.cross_namespace)),
         full_targets=frozenset(full_targets),
     )

@@ -9,11 +9,14 @@ from typing import Any, cast
 
 import jsonpatch
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controllers.copier.consent import CrossNamespace
 from controllers.copier.reconciler import NAMESPACES, Copier
 from controllers.copier.rules import PREFIX
 from controllers.copier.sources import Policy
+from controllers.copier.writing import Writer
 from informers import (
     GVR,
     AmbiguousKindError,
@@ -94,7 +97,7 @@ class World:
         self.mapper = FakeMapper()
         self.version = 0
         self.copier = Copier(
-            client=cast("Client", self),
+            writer=Writer(cast("Client", self), self.clock),
             events=cast("EventRecorder", self),
             graph=cast("DependencyGraph", self),
             mapper=lambda _cluster: cast("RESTMapper", self.mapper),
@@ -717,18 +720,57 @@ def test_a_stalled_rule_is_tried_again_when_source_rule_or_target_change(world: 
     assert world.reasons() == ["Invalid", "Copied"]
 
 
-def test_a_stalled_rule_holds_no_other_rule(world: World) -> None:
+class Picky:
+    """A server that refuses whatever changes one of these keys."""
+
+    def __init__(self, world: World, bad: set[str]) -> None:
+        self.patch_anything = world.patch
+        self.bad = bad
+
+    def patch(self, ref: ObjectRef, patch: bytes, *, kind: str, field_manager: str) -> Object:
+        if self.bad & set(json.loads(patch).get("data", {})):
+            raise refused(422)
+        return self.patch_anything(ref, patch, kind=kind, field_manager=field_manager)
+
+
+def be_picky(world: World, bad: set[str]) -> None:
+    client = cast("Client", Picky(world, bad))
+    world.copier = replace(world.copier, writer=Writer(client, world.clock))
+
+
+def test_a_refused_rule_holds_no_good_one_back_and_is_not_sent_again(world: World) -> None:
+    be_picky(world, {"bad"})
     world.source(k="1")
-    target = world.target({"replace-data.bad": "configmap:s:data.k"})
-    world.answers = [refused(422)]
+    rules = {"replace-data.bad": "configmap:s:data.k", "replace-data.good": 'json:"v"', "replace-data.more": 'json:"w"'}
+    target = world.target(rules)
+
     world.look(target)
-    world.objects[target]["metadata"]["annotations"][f"{PREFIX}replace-data.good"] = 'json:"v"'
-    world.answers = [refused(422)]
     world.look(target)
+
+    assert world.objects[target]["data"] == {"good": "v", "more": "w"}
+    assert len(world.patches) == 2
+    assert world.reasons() == ["Invalid", "Copied"]
+
+
+@given(st.sets(st.sampled_from("abcdef")), st.sets(st.sampled_from("abcdef"), min_size=1))
+def test_exactly_the_groups_with_something_bad_stall_and_no_group_is_parted(bad: set[str], wanted: set[str]) -> None:
+    world = World()
+    be_picky(world, bad)
+    world.source("pair", a="1", b="1")
+    # a and b come from one source; each of the others is a constant of its own.
+    rules = {f"replace-data.{key}": f"configmap:pair:data.{key}" for key in wanted & set("ab")}
+    rules |= {f"replace-data.{key}": 'json:"1"' for key in wanted - set("ab")}
+    target = world.target(rules)
 
     world.look(target)
 
-    assert "bad" not in world.objects[target].get("data", {})
+    stalled = wanted & bad
+    if wanted & set("ab") & bad:
+        stalled |= wanted & set("ab")
+    assert set(world.objects[target].get("data", {})) == wanted - stalled
+    sent = len(world.patches)
+    world.look(target)
+    assert len(world.patches) == sent
 
 
 def test_an_admission_denial_is_tried_again_later_and_later(world: World) -> None:

@@ -1,0 +1,46 @@
+"""One rule on its way through one look at a target: read, held back, written or refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from controllers.copier.compute import Wish
+from controllers.copier.memory import Identity, fingerprint
+from controllers.copier.paths import Path
+from controllers.copier.problems import RuleError
+from controllers.copier.rules import Rule, Source
+from controllers.copier.sources import Found
+from informers import ObjectRef
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """One rule in one turn: what it would write, or why not."""
+
+    id: str
+    identity: Identity
+    to: Path | None
+    rule: Rule | None = None
+    source: ObjectRef | None = None
+    found: Found | None = None
+    error: RuleError | None = None
+    is_quiet: bool = False  # held without a word: it waits for a first list
+
+    @property
+    def wish(self) -> Wish | None:
+        """What is folded: the value, or that the path is kept; None where no path is known."""
+        if self.to is None:
+            return None
+        delivers = self.found is not None and self.error is None and not self.is_quiet
+        return Wish(self.id, self.to, self.found.value if delivers and self.found is not None else None)
+
+    @property
+    def kind(self) -> str:
+        """The name of the source's kind as the rule has it, `""` for a constant."""
+        return self.rule.origin.resource if self.rule is not None and isinstance(self.rule.origin, Source) else ""
+
+    def attempt(self, content: bytes) -> bytes:
+        """What stays equal as long as sending it again would be the same request."""
+        assert self.rule is not None
+        assert self.found is not None
+        return fingerprint(self.rule.text, self.found.value.plain, content.hex())
