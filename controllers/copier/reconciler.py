@@ -96,7 +96,7 @@ class Copier:
             return Result(requeue_after=_FIRST_SYNC_WAIT)
         memory.is_evaluated = True
         result = self._act(target, whom, turns, memory)
-        if snapshot.is_incomplete:
+        if snapshot.is_incomplete():
             return Result(requeue_after=min(_INCOMPLETE_WAIT, result.requeue_after or _INCOMPLETE_WAIT))
         return result
 
@@ -177,13 +177,13 @@ class Copier:
     def _act(self, target: Object, whom: Target, turns: Sequence[Turn], memory: Memory) -> Result:
         try:
             live = decode(target.raw)
-        except RuleError as error:
+            self.writer.hold_back(turns, memory, live, target.ref.gvr)
+            draft = make_draft(live, target, turns)
+        except (RuleError, RecursionError):
             for turn in turns:
-                turn.error = turn.error or error
+                turn.error = turn.error or RuleError("TypeMismatch", "the target is nested too deep to be written")
             self._report(target, memory, turns, {})
             return Result()
-        self.writer.hold_back(turns, memory, live, target.ref.gvr)
-        draft = make_draft(live, target, turns)
         changed = [turn for turn in turns if draft.changes(turn)]
         self._report(target, memory, [turn for turn in turns if not draft.changes(turn)], draft.outcomes)
         self._warn_base64(target, whom, turns, draft.outcomes, memory)

@@ -133,7 +133,7 @@ def _identity(ref: ObjectRef) -> tuple[str, ...]:
 class Snapshot:
     """The target and its sources, each read once, for one turn; used by one thread.
 
-    `is_incomplete` tells that some source is known by its metadata alone, which nobody will send an event about.
+    Some sources may be incomplete: known by their metadata alone, and no event will tell when that is over.
     """
 
     def __init__(self, graph: DependencyGraph, target: Object, *, may_wait: bool) -> None:
@@ -142,7 +142,7 @@ class Snapshot:
         self._may_wait = may_wait
         self._objects: dict[ObjectRef, Object | None] = {}
         self._documents: dict[ObjectRef, dict[str, Plain]] = {}
-        self.is_incomplete = False
+        self._incomplete: set[ObjectRef] = set()
 
     def object_of(self, ref: ObjectRef) -> Object | None:
         """Return a source as the cache has it, None if it surely is not there.
@@ -161,6 +161,10 @@ class Snapshot:
             self._documents[source.ref] = decode(source.raw)
         return self._documents[source.ref]
 
+    def is_incomplete(self, ref: ObjectRef | None = None) -> bool:
+        """Tell whether this source, or any, turned out to be incomplete."""
+        return bool(self._incomplete) if ref is None else ref in self._incomplete
+
     def _read(self, ref: ObjectRef) -> Object | None:
         lister = self._graph.lister(ref)
         try:
@@ -168,7 +172,7 @@ class Snapshot:
         except (NotSyncedError, StaleCacheError) as error:
             problem = lister.problem(ref.cluster)
             if lister.has_synced(ref.cluster):
-                self.is_incomplete = True
+                self._incomplete.add(ref)
             elif problem is None and self._may_wait:
                 raise PendingError from error
             raise RuleError("SourceUnavailable", _why_unreadable(ref, problem)) from None
@@ -188,9 +192,16 @@ def read_source(rule: Rule, ref: ObjectRef | None, target: Target, snapshot: Sna
     if ref is None or isinstance(rule.origin, Value):
         assert isinstance(rule.origin, Value)
         return Found(rule.origin)
-    source = snapshot.object_of(ref)
     crosses = crosses_border(ref, target.ref)
-    if crosses and policy.cross_namespace is CrossNamespace.CONSENT:
+    needs_consent = crosses and policy.cross_namespace is CrossNamespace.CONSENT
+    try:
+        source = snapshot.object_of(ref)
+    except RuleError:
+        # That it is known by its metadata alone would tell that it exists, and only its owner may let that be known.
+        if needs_consent and snapshot.is_incomplete(ref):
+            raise RuleError("ConsentMissing", explain_missing(ref, target)) from None
+        raise
+    if needs_consent:
         annotations: Mapping[str, str] = source.annotations if source is not None else {}
         if not has_consent(annotations.get(ALLOW_COPY_TO), target, source_cluster=ref.cluster):
             raise RuleError("ConsentMissing", explain_missing(ref, target))

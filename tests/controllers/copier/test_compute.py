@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonpatch
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controllers.copier.compute import Document, Folded, Patch, Wish, build_patch, fold
@@ -86,6 +86,7 @@ def same_json(one: Plain, other: Plain) -> bool:
     return json.dumps(json.loads(encode(one)), sort_keys=True) == json.dumps(json.loads(encode(other)), sort_keys=True)
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(documents, wish_lists)
 def test_the_patch_turns_live_into_wanted(live: Document, asked: list[Wish]) -> None:
     folded = fold(live, asked, WIDGETS)
@@ -98,6 +99,7 @@ def test_the_patch_turns_live_into_wanted(live: Document, asked: list[Wish]) -> 
         assert same_json(applied(live, patch), folded.wanted)
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(documents, wish_lists)
 def test_nothing_outside_the_rules_changes(live: Document, asked: list[Wish]) -> None:
     folded = fold(live, asked, WIDGETS)
@@ -125,6 +127,7 @@ def without_empty(node: Plain) -> Plain:
     return [without_empty(item) for item in node] if isinstance(node, list) else node
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(documents, wish_lists, st.randoms())
 def test_the_order_of_rules_does_not_matter(live: Document, asked: list[Wish], random: Any) -> None:
     shuffled = list(asked)
@@ -133,6 +136,7 @@ def test_the_order_of_rules_does_not_matter(live: Document, asked: list[Wish], r
     assert encode(fold(live, asked, WIDGETS).wanted) == encode(fold(live, shuffled, WIDGETS).wanted)
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(documents, wish_lists)
 def test_applying_twice_is_applying_once(live: Document, asked: list[Wish]) -> None:
     once = fold(live, asked, WIDGETS)
@@ -144,6 +148,7 @@ def test_applying_twice_is_applying_once(live: Document, asked: list[Wish]) -> N
         assert patch_of(settled.wanted, again) is None
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(documents, wish_lists)
 def test_a_rule_that_cannot_deliver_keeps_its_path(live: Document, asked: list[Wish]) -> None:
     held = [wish for wish in asked if wish.value is None]
@@ -159,6 +164,7 @@ def test_a_rule_that_cannot_deliver_keeps_its_path(live: Document, asked: list[W
             assert (before is ABSENT and after is ABSENT) or equal(before, after)  # type: ignore[arg-type]  # both present
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(documents, wish_lists)
 def test_a_null_to_be_stored_never_goes_into_a_merge_patch(live: Document, asked: list[Wish]) -> None:
     folded = fold(live, asked, WIDGETS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controllers.copier.paths import (
@@ -69,11 +69,13 @@ def _is_blocked(document: Plain, place: Place) -> bool:
     return any(node is not None and not isinstance(node, dict | Absent) for node in above)
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(paths)
 def test_a_printed_path_parses_to_the_same_path(path: Path) -> None:
     assert parse_path(str(path)) == path
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(st.one_of(st.text(), st.text("ab.[]=\"'\\0-*", max_size=30)))
 def test_any_text_is_a_path_or_the_parse_error(text: str) -> None:
     path, error = _parse(text)
@@ -143,6 +145,7 @@ def test_the_longest_first_key_that_leads_to_the_end_wins() -> None:
     assert read({"a.b": "dead end", "a": {"b": {"c": "nested"}}}, parse_path("a.b.c"))[0] == "nested"
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(nested_maps, plain_paths)
 def test_what_is_written_at_a_plain_path_is_read_by_the_same_text(document: dict[str, Plain], path: Path) -> None:
     place = locate(document, path)
@@ -156,6 +159,7 @@ def test_what_is_written_at_a_plain_path_is_read_by_the_same_text(document: dict
     assert equal(document, after)
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(nested_maps, plain_paths)
 def test_a_reading_that_exists_is_found_and_nothing_else_is(document: dict[str, Plain], path: Path) -> None:
     found = find(document, path)
@@ -167,6 +171,7 @@ def test_a_reading_that_exists_is_found_and_nothing_else_is(document: dict[str, 
         assert look(document, found) is not ABSENT
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(st.lists(st.sampled_from(["tls", "crt", "a"]), min_size=1, max_size=4))
 def test_below_a_map_of_strings_the_rest_is_one_key(rest: list[str]) -> None:
     document: dict[str, Plain] = {"data": {"tls": "decoy"}}
@@ -291,6 +296,7 @@ def test_two_paths_overlap_when_one_leads_through_the_other(one: str, other: str
     assert may_overlap(parse_path(other), parse_path(one), maps) is overlap
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(nested_maps, plain_paths, plain_paths)
 def test_paths_that_meet_in_some_document_overlap(document: dict[str, Plain], one: Path, other: Path) -> None:
     place, second = locate(document, one), locate(document, other)
@@ -298,6 +304,7 @@ def test_paths_that_meet_in_some_document_overlap(document: dict[str, Plain], on
         assert may_overlap(one, other)
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(paths, steps)
 def test_a_path_below_another_weighs_more(path: Path, step: Step) -> None:
     assert Path((*path.steps, step)).weight > path.weight

@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import jsonpatch
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controllers.copier import concerns_rules, keep_rules
 from controllers.copier.consent import CrossNamespace
 from controllers.copier.reconciler import NAMESPACES, Copier
 from controllers.copier.rules import PREFIX
@@ -66,6 +67,7 @@ class FakeMapper:
     """Knows the kinds of this module."""
 
     unknown: set[str] = field(default_factory=set)
+    is_lost: bool = False
 
     def resolve(self, text: str) -> Resource:
         if text == "ambiguous":
@@ -75,6 +77,8 @@ class FakeMapper:
         return RESOURCES[text]
 
     def resource(self, what: GVR) -> Resource:
+        if self.is_lost:
+            raise UnknownKindError("gone", text=str(what))
         return KINDS[what]
 
     def problems(self) -> Mapping[str, InformersError]:
@@ -87,6 +91,9 @@ class World:
     def __init__(self, **policy: Any) -> None:
         self.objects: dict[ObjectRef, dict[str, Any]] = {}
         self.unsynced: dict[GVR, InformersError | None] = {}
+        self.incomplete: set[ObjectRef] = set()
+        self.nested: dict[ObjectRef, int] = {}
+        self.is_followed = True
         self.patches: list[dict[str, Any] | list[Any]] = []
         self.kinds: list[str] = []
         self.events: list[tuple[str, str, str]] = []
@@ -148,13 +155,18 @@ class World:
     # The lister.
 
     def follows(self, ref: ObjectRef) -> bool:
-        return ref.gvr != NAMESPACES
+        return self.is_followed and ref.gvr != NAMESPACES
 
     def find(self, ref: ObjectRef) -> Object | None:
-        if ref.gvr in self.unsynced:
+        if ref.gvr in self.unsynced or ref in self.incomplete:
             raise NotSyncedError("not yet")
         found = self.objects.get(ref)
-        return None if found is None else Object.parse(json.dumps(found).encode(), ref.gvr)
+        if found is None:
+            return None
+        raw = json.dumps(found).encode()
+        if depth := self.nested.get(ref):
+            raw = raw[:-1] + b',"deep":' + b"[" * depth + b"]" * depth + b"}"
+        return Object.parse(raw, ref.gvr)
 
     def has_synced(self, cluster: str = "") -> bool:
         return not self.unsynced
@@ -592,6 +604,80 @@ def test_a_kind_that_may_not_be_read_is_reported_at_once(world: World) -> None:
     assert "secrets.v1 in namespace a cannot be read: 403 Forbidden" in note
 
 
+def test_a_source_known_by_its_metadata_alone_is_looked_at_again_soon(world: World) -> None:
+    target = world.target({"replace-data.k": "configmap:s:data.k"})
+    world.incomplete = {world.source(k="1")}
+
+    assert world.look(target).requeue_after == pytest.approx(5)
+    assert world.reasons() == ["SourceUnavailable"]
+
+    world.incomplete = set()
+    assert world.look(target) == Result()
+    assert world.objects[target]["data"] == {"k": "1"}
+
+
+def test_without_consent_an_incomplete_source_looks_like_an_absent_one() -> None:
+    told = []
+    for is_there in (True, False):
+        world = World()
+        if is_there:
+            world.incomplete = {world.source(namespace="b", k="1")}
+        world.look(world.target({"replace-data.k": "configmap:b/s:data.k"}))
+        told.append(world.events)
+
+    assert told[0] == told[1]
+
+
+def test_a_kind_that_discovery_lost_is_called_as_the_object_says(world: World) -> None:
+    target = world.target({"replace-data.k": "configmap:b/s:data.k"})
+    world.mapper.is_lost = True
+
+    world.look(target)
+
+    assert 'add "a/ConfigMap/t"' in world.events[0][2]
+
+
+def test_a_target_that_cannot_be_patched_is_refused(world: World) -> None:
+    gvr = GVR("", "v1", "reviews")
+    target = world.target({"replace-spec.k": "json:1"}, gvr=gvr)
+
+    world.look(target)
+
+    assert world.reasons() == ["UnsupportedKind"]
+
+
+@pytest.mark.parametrize("depth", [500, 900])
+def test_a_target_nested_too_deep_is_reported(world: World, depth: int) -> None:
+    target = world.target({"replace-spec.k": "json:1"}, gvr=WIDGETS, namespace="")
+    world.nested = {target: depth}
+
+    world.look(target)
+
+    assert world.reasons() == ["TypeMismatch"]
+
+
+def test_a_target_that_is_nobodys_any_more_is_forgotten(world: World) -> None:
+    target = world.target({"replace-data.k": 'json:"v"'})
+    world.look(target)
+    world.is_followed = False
+
+    world.look(target)
+
+    assert len(world.copier.memories) == 0
+
+
+def test_only_objects_with_rules_are_kept_whole_and_looked_at(world: World) -> None:
+    rules, plain = world.find(world.target({"replace-data.k": 'json:"v"'})), world.find(world.source(allow="a", k="1"))
+    assert rules is not None
+    assert plain is not None
+
+    assert keep_rules(rules) == rules.body
+    assert keep_rules(plain) is None
+    assert concerns_rules(rules, plain)
+    assert concerns_rules(None, rules)
+    assert not concerns_rules(plain, None)
+
+
 def test_a_target_that_is_not_synced_parks_its_request(world: World) -> None:
     target = world.target({"replace-data.c": 'json:"v"'})
     world.unsynced = {CONFIGMAPS: None}
@@ -752,6 +838,7 @@ def test_a_refused_rule_holds_no_good_one_back_and_is_not_sent_again(world: Worl
     assert world.reasons() == ["Invalid", "Copied"]
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(st.sets(st.sampled_from("abcdef")), st.sets(st.sampled_from("abcdef"), min_size=1))
 def test_exactly_the_groups_with_something_bad_stall_and_no_group_is_parted(bad: set[str], wanted: set[str]) -> None:
     world = World()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controllers.copier.paths import Key, Segment, parse_path
@@ -43,6 +43,7 @@ def problem(name: str, text: str) -> str:
     return found.error.text
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(annotation_maps)
 def test_any_annotations_give_rules_and_problems(annotations: dict[str, str]) -> None:
     found = parse_rules(annotations)
@@ -52,6 +53,7 @@ def test_any_annotations_give_rules_and_problems(annotations: dict[str, str]) ->
     assert bool(ids) is has_rules(annotations)
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(annotation_maps, names, texts)
 def test_one_more_entry_changes_nothing_about_the_others(annotations: dict[str, str], name: str, text: str) -> None:
     annotations.pop(name, None)
@@ -64,6 +66,7 @@ def test_one_more_entry_changes_nothing_about_the_others(annotations: dict[str, 
     }.items()
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(annotation_maps)
 def test_the_order_of_annotations_does_not_matter(annotations: dict[str, str]) -> None:
     backwards = dict(reversed(annotations.items()))

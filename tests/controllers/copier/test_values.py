@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controllers.copier.problems import RuleError
@@ -48,6 +48,7 @@ def _parse(text: str) -> tuple[Value | None, RuleError | None]:
         return None, error
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(values)
 def test_a_value_goes_through_text_with_its_numbers_and_its_order(value: Plain) -> None:
     text = encode(value)
@@ -60,6 +61,7 @@ def test_a_value_goes_through_text_with_its_numbers_and_its_order(value: Plain) 
         assert list(value) == list(decode(text))
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(values, values)
 def test_equality_is_reflexive_symmetric_and_minds_types(one: Plain, other: Plain) -> None:
     assert equal(one, copy(one))
@@ -88,6 +90,7 @@ def test_values_of_equal_looks_are_told_apart(one: str, other: str, same: bool) 
     assert equal(parse_constant(one).plain, parse_constant(other).plain) is same
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(st.text(max_size=30))
 def test_any_text_is_strict_json_or_malformed(text: str) -> None:
     value, error = _parse(text)
@@ -147,6 +150,7 @@ def test_a_source_value_nested_too_deep_is_a_type_mismatch() -> None:
         check_size(deep, too_deep="TypeMismatch")
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(texts.filter(lambda text: len(text) > 3 and text not in "<string>"))
 def test_a_value_never_shows_itself(text: str) -> None:
     value = Value({"k": text, "n": Number("123456")})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,6 +27,42 @@ def test_a_guarded_kind_is_a_target_only_in_its_full_form(story: Story, target: 
     last = program.log.read_text().splitlines()[-1]
     assert last.startswith(f"k8s-copier: --target: {target} is a kind that gives power over others")
     assert cause in last
+
+
+def test_an_ambiguous_target_is_told_with_its_candidates(story: Story) -> None:
+    plural = f"things{story.namespace.replace('-', '')}"
+    groups = [f"{letter}.{story.namespace}.example.io" for letter in "ab"]
+    crds = [crd(group, plural) for group in groups]
+    for each in crds:
+        story.serve(each)
+
+    program = story.start(f"--target={plural}")
+
+    assert program.process.wait(30) == 2
+    last = program.log.read_text().splitlines()[-1]
+    assert all(f"{plural}.v1.{group}" in last for group in groups)
+    for each in crds:
+        story.remove(story.ref("CustomResourceDefinition", each["metadata"]["name"]))
+
+
+def crd(group: str, plural: str) -> dict[str, Any]:
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {
+                "kind": plural.title(),
+                "listKind": f"{plural.title()}List",
+                "plural": plural,
+                "singular": plural,
+            },
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
 
 
 def test_a_guarded_kind_in_its_full_form_is_written(story: Story) -> None:
