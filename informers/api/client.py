@@ -290,7 +290,9 @@ class Client:
         Raises `NotFoundError` if it is not there, `ConflictError` if it is another one by now.
         """
         preconditions = {"uid": uid, "resourceVersion": resource_version}
-        options = _delete_options(propagation, {key: value for key, value in preconditions.items() if value})
+        is_dry = dry_run or self._dry_run
+        given = {key: value for key, value in preconditions.items() if value}
+        options = _delete_options(propagation, given, is_dry=is_dry)
         call = _WriteCall(
             "DELETE",
             object_path(ref),
@@ -299,7 +301,7 @@ class Client:
             query=self._write_query("", dry_run=dry_run),
             timeout=timeout,
             retry_safe=bool(uid or resource_version),
-            is_dry=dry_run or self._dry_run,
+            is_dry=is_dry,
             verb="delete",
         )
         self._send(call)
@@ -321,7 +323,7 @@ class Client:
             "DELETE",
             collection_path(gvr, namespace),
             ObjectRef(gvr, namespace, "", cluster),
-            body=_encoded(_delete_options("Background", {})),
+            body=_encoded(_delete_options("Background", {}, is_dry=self._dry_run)),
             query=[*selectors, *self._write_query("", dry_run=False)],
             timeout=timeout,
             is_dry=True,  # which objects it was is not known, so nobody is told
@@ -349,6 +351,8 @@ class Client:
         if not is_read:
             seconds = self._fenced(seconds)
             query = [*query, *self._write_query("", dry_run=False)]
+            if self._dry_run and method == "DELETE" and body is not None:
+                body = _dry_options(body)
         return transport.request(
             method,
             path,
@@ -512,14 +516,29 @@ def _has_precondition(body: bytes, kind: PatchKind) -> bool:
     )
 
 
-def _delete_options(propagation: str, preconditions: Mapping[str, str]) -> Mapping[str, JSON]:
+def _delete_options(propagation: str, preconditions: Mapping[str, str], *, is_dry: bool) -> Mapping[str, JSON]:
     if propagation not in {"Background", "Foreground", "Orphan"}:
         msg = f"propagation is {printable(propagation, limit=40)!r}, want Background, Foreground or Orphan"
         raise ConfigError(msg)
     options: dict[str, JSON] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
     if preconditions:
         options["preconditions"] = dict(preconditions)
-    return options
+    return _dry_options(options) if is_dry else options
+
+
+def _dry_options(body: Mapping[str, JSON] | bytes) -> Mapping[str, JSON]:
+    """Say in the body of a deletion that it is a trial: a server that is given options there ignores the query's.
+
+    Raises `ConfigError` for a body that has no room for it.
+    """
+    try:
+        options = msgspec.json.decode(body, type=dict[str, Any]) if isinstance(body, bytes) else dict(body)
+    except msgspec.MsgspecError as error:
+        msg = (
+            f"a deletion in a dry run: want DeleteOptions in JSON as the body, got {len(body)} bytes of something else"
+        )
+        raise ConfigError(msg) from error
+    return {**options, "dryRun": ["All"]}
 
 
 def _all_pages(page: Callable[[int, str], _List], limit: int, gvr: GVR, cluster: str) -> Iterator[Object]:

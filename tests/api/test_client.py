@@ -346,6 +346,41 @@ def test_dry_run_of_one_call(ask: Ask) -> None:
     assert [query_of(asked).get("dryRun") for asked in server.asked] == ["All", "All"]
 
 
+DELETIONS: list[Callable[[Client], object]] = [
+    lambda client: client.delete(REF, uid="u"),
+    lambda client: client.delete_collection(CONFIGMAPS),
+    lambda client: client.request("DELETE", "/x", body={"kind": "DeleteOptions"}),
+    lambda client: client.request("DELETE", "/x", body=b'{"kind": "DeleteOptions"}'),
+]
+
+
+@pytest.mark.parametrize("delete", DELETIONS)
+def test_deletion_in_a_dry_run_says_so_in_its_body_too(delete: Callable[[Client], object], ask: Ask) -> None:
+    """A real server that is given options in the body ignores those of the query, and would delete."""
+    client, server = ask(body(), dry_run=True)
+
+    delete(client)
+
+    assert json.loads(server.asked[0].body)["dryRun"] == ["All"]
+
+
+def test_deletion_that_cannot_be_made_a_trial_is_not_sent(ask: Ask) -> None:
+    client, server = ask(body(), dry_run=True)
+
+    with pytest.raises(ConfigError):
+        client.request("DELETE", "/x", body=b"kind: DeleteOptions")
+
+    assert server.asked == []
+
+
+def test_deletion_says_nothing_of_a_trial_that_is_none(ask: Ask) -> None:
+    client, server = ask(body())
+
+    client.delete(REF)
+
+    assert "dryRun" not in json.loads(server.asked[0].body)
+
+
 class ClosedFence(Fence):
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

@@ -332,7 +332,7 @@ class _DeleteOptions:
 
     @classmethod
     def of(cls, call: Call) -> _DeleteOptions:
-        """Read the options from the body, or from the query if there is none."""
+        """Read the options from the body, or from the query if there is none: never from both."""
         given: dict[str, Any] = {}
         if call.request.body.strip():
             _check_json(call)
@@ -348,7 +348,7 @@ class _DeleteOptions:
                     given[name] = call.parameter(name)
             given["dryRun"] = [value for key, value in call.request.query if key == "dryRun" and value]
         propagation = str(given.get("propagationPolicy") or "")
-        dry_run = given.get("dryRun") or [value for key, value in call.request.query if key == "dryRun" and value]
+        dry_run = given.get("dryRun") or []
         orphan = given.get("orphanDependents")
         _check_delete_options(propagation, dry_run, orphan)
         if orphan is not None:
