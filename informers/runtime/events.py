@@ -360,8 +360,12 @@ class EventRecorder:
 
     def _send_due(self) -> None:
         """Make the calls whose time has come."""
-        now = self._clock.monotonic()
         for series, known in list(self._open.items()):
+            now = self._clock.monotonic()
+            with self._changed:
+                stop_at = self._stop_at
+            if stop_at is not None and now >= stop_at:
+                return  # each call to a server that does not answer would take its time
             if series.next_call <= now:
                 self._send(series, known, now)
 

@@ -550,6 +550,24 @@ def test_what_cannot_be_sent_within_2_s_of_the_stop_is_dropped(clock: FakeClock)
     assert dropped("stopped") == before + 1
 
 
+def test_a_server_that_does_not_answer_holds_the_end_up_by_one_call(clock: FakeClock) -> None:
+    recording = Recording(clock)
+    recording.recorder.start()
+    recording.client.hold = threading.Event()
+    for number in range(20):
+        recording.say(reason=f"Reason{number}")
+    before = dropped("stopped")
+
+    recording.recorder.stop()
+    clock.advance(2)
+    recording.client.hold.set()
+    recording.threads[0].join(10)
+
+    assert not recording.threads[0].is_alive()
+    assert len(recording.client.calls) <= 1
+    assert dropped("stopped") >= before + 19
+
+
 def test_after_the_stop_nothing_is_taken(clock: FakeClock) -> None:
     recording = Recording(clock)
     recording.recorder.start()
