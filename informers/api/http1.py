@@ -104,14 +104,14 @@ def _parse_head(block: bytes) -> Head:
     if not version.startswith("HTTP/1.") or not code.isascii() or not code.isdigit() or len(code) != 3:
         msg = "the answer does not start with an HTTP/1 status line"
         raise FramingError(msg)
-    headers: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon or not name or name != name.strip():
             msg = "a header line without a name"
             raise FramingError(msg)
-        name, value = name.lower(), value.strip(" \t")
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        found.setdefault(name.lower(), []).append(value.strip(" \t"))
+    headers = {name: ", ".join(values) for name, values in found.items()}
     words = headers.get("connection", "").lower()
     return Head(
         int(code), headers, keeps_alive="keep-alive" in words if version == "HTTP/1.0" else "close" not in words

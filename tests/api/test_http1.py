@@ -234,3 +234,31 @@ def test_line_over_the_limit_is_refused_and_one_of_the_limit_is_not() -> None:
     splitter.feed(b"12345678", 0, 8)
     with pytest.raises(LineTooLongError):
         splitter.feed(b"9", 0, 1)
+
+
+def test_any_number_of_equal_headers_is_read_in_linear_time() -> None:
+    head = b"HTTP/1.1 200 OK\r\n" + b"a:b\r\n" * 150_000 + b"\r\n"
+    blocks = iter([head])
+
+    found, _ = read_head(lambda: next(blocks, b""))
+
+    assert len(found.headers["a"]) == 150_000 * 3 - 2
+
+
+@pytest.mark.parametrize("length", ["-1", "+5", "5, 6", "0x5", "5 5", "", "9" * 16, "\xb2"])
+def test_length_that_is_none_is_an_error(length: str) -> None:
+    head, _ = read_head(iter([f"HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n".encode("latin-1")]).__next__)
+
+    with pytest.raises(FramingError):
+        Body(head, lambda: b"", b"", method="GET")
+
+
+@pytest.mark.parametrize(
+    "chunks", [b"2\r\nabc\r\n0\r\n\r\n", b"-2\r\nab\r\n", b"f" * 16 + b"\r\n", b"\r\n", b"x" * 5000]
+)
+def test_wrong_chunk_size_is_an_error(chunks: bytes) -> None:
+    head, _ = read_head(iter([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"]).__next__)
+    blocks = iter([chunks])
+
+    with pytest.raises(FramingError):
+        list(Body(head, lambda: next(blocks, b""), b"", method="GET").spans())
