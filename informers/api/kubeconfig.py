@@ -75,7 +75,18 @@ class ClientConfig:
         if self.token and not is_token(self.token):
             msg = f"{self.source}: token holds characters that no token has"
             raise ConfigError(msg)
+        for name, text in (("username", self.username), ("password", self.password)):
+            if not is_unicode(text):
+                msg = f"{self.source}: {name} holds half of a character"
+                raise ConfigError(msg)
+        if self.server_name and not _is_host_name(self.server_name):
+            msg = f"{self.source}: tls-server-name {printable(self.server_name, limit=80)!r} is not a host name"
+            raise ConfigError(msg)
         person = self.impersonation
+        extra = [text for pair in person.extra for text in pair]
+        if not all(map(_is_header_text, (person.user, *person.groups, person.uid, *extra))):
+            msg = f"{self.source}: as, as-groups, as-uid and as-user-extra must not hold control characters"
+            raise ConfigError(msg)
         if not person.user and (person.groups or person.uid or person.extra):
             msg = f"{self.source}: as-groups, as-uid and as-user-extra need as"
             raise ConfigError(msg)
@@ -153,6 +164,15 @@ class Clusters:
 def is_token(text: str) -> bool:
     """Tell whether `text` can stand in an Authorization header."""
     return bool(text) and text.isascii() and all("!" <= char <= "~" for char in text)
+
+
+def is_unicode(text: str) -> bool:
+    """Tell whether `text` can be sent: halves of surrogate pairs, as JSON and YAML can name them, cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_token(path: str) -> str:
@@ -521,6 +541,22 @@ def _check_url(url: str, what: str, *, schemes: Sequence[str], may_have_user: bo
     ):
         msg = f"{what}: want {' or '.join(schemes)}://HOST[:PORT], without user, query or white space"
         raise ConfigError(msg)
+
+
+def _is_header_text(text: str) -> bool:
+    return is_unicode(text) and not any(char < " " or char == "\x7f" for char in text)
+
+
+def _is_host_name(text: str) -> bool:
+    try:
+        return (
+            bool(text.encode("idna"))
+            and not text.startswith(".")
+            and not any(map(str.isspace, text))
+            and "\0" not in text
+        )
+    except UnicodeError:
+        return False
 
 
 def _scheme_shown(url: str) -> str:
