@@ -5,9 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from informers.clock import Clock
 from informers.meta.errors import ConnectionLost, RequestTimeout, TransportError
+
+# 5xx that say the request was not carried out.
+NOT_CARRIED_OUT: Final = frozenset({501, 503})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,10 @@ class Cancel:
 
 class NotSent(RequestTimeout):
     """The time was over before anything was sent: waiting for a turn, or for a connection."""
+
+
+class OutcomeUnknown(TransportError):  # noqa: N818 - as its siblings
+    """The cause of an error: the request was sent before, and may have been carried out then."""
 
 
 class LineTooLong(TransportError):  # noqa: N818 - named as its siblings in the public tree are

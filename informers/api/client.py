@@ -12,15 +12,16 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import quote
 
 import msgspec
 
-from informers.api.calls import NotSent, Response
+from informers.api.calls import NOT_CARRIED_OUT, NotSent, OutcomeUnknown, Response
 from informers.api.fence import Fence
+from informers.api.kubeconfig import is_unicode
 from informers.api.transport import Transport
 from informers.meta.errors import (
     APIError,
@@ -52,8 +53,8 @@ _PATCH_TYPES: Final[Mapping[str, str]] = {
 }
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _PRECONDITIONS: Final = frozenset({"/metadata/resourceVersion", "/metadata/uid"})
-# 5xx that say the request was not carried out.
-_NOT_DONE: Final = frozenset({501, 503})
+# What decoders raise for what is not JSON, or is nested without end.
+_NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +74,20 @@ class Write:
 class _Lent:
     deadline: float | None
     wrote: Callable[[Write], None]
+    part: str
 
 
 _lent: ContextVar[_Lent | None] = ContextVar("informers_lent", default=None)
 
 
 @contextmanager
-def lend(*, deadline: float | None, wrote: Callable[[Write], None]) -> Iterator[None]:
+def lend(*, deadline: float | None, wrote: Callable[[Write], None], part: str = "") -> Iterator[None]:
     """Have calls of this thread end by `deadline` (on the monotonic clock), and `wrote` learn of each write.
 
-    `wrote` is called before the writing method returns or raises; not for dry runs.
+    `wrote` is called before the writing method returns or raises; not for dry runs. `part` is who asks, as the
+    server's logs show it.
     """
-    token = _lent.set(_Lent(deadline, wrote))
+    token = _lent.set(_Lent(deadline, wrote, part))
     try:
         yield
     finally:
@@ -141,6 +144,7 @@ class Client:
             timeout=_time_for(transport, timeout, _READ_TIMEOUT),
             verb="get",
             ref=ref,
+            part=_part(),
         )
         return _object_in(response, ref.gvr, ref, verb="get", cluster=ref.cluster)
 
@@ -180,6 +184,7 @@ class Client:
                 verb="list",
                 ref=gvr,
                 where=f"{gvr} in {namespace}" if namespace else "",
+                part=_part(),
             )
             return _list_in(response, gvr, cluster)
 
@@ -361,6 +366,7 @@ class Client:
             content_type=content_type,
             accept=accept,
             timeout=seconds,
+            part=_part(),
         )
 
     def _write(
@@ -392,7 +398,11 @@ class Client:
             verb=verb,
         )
         response = self._send(call)
-        obj = _object_in(response, ref.gvr, ref, verb=verb, cluster=ref.cluster)
+        try:
+            obj = _object_in(response, ref.gvr, ref, verb=verb, cluster=ref.cluster)
+        except APIError:
+            call.tell(Write(ref, None, deleted=False, lost=True))
+            raise
         call.tell(Write(obj.ref, obj, deleted=False, lost=False))
         return obj
 
@@ -412,8 +422,9 @@ class Client:
                 verb=call.verb,
                 ref=call.ref if call.ref.name else None,
                 where="" if call.ref.name else _shown_collection(call.ref),
+                part=_part(),
             )
-        except (TransportError, ServerError) as error:
+        except (TransportError, APIError) as error:
             if _is_outcome_unknown(error):
                 call.tell(Write(call.ref, None, deleted=call.method == "DELETE", lost=True))
             raise
@@ -449,7 +460,7 @@ class _WriteCall:
     method: str
     path: str
     ref: ObjectRef  # the name is "" where it is not known: generateName, collections
-    body: bytes
+    body: bytes = field(repr=False)
     content_type: str = _JSON
     query: Sequence[tuple[str, str]] = ()
     timeout: float | None = None
@@ -490,13 +501,20 @@ _encoder: Final = msgspec.json.Encoder(enc_hook=_encode_other)
 
 
 def _encoded(body: Mapping[str, Any] | Sequence[Any] | bytes) -> bytes:
-    return body if isinstance(body, bytes) else _encoder.encode(body)
+    if isinstance(body, bytes):
+        return body
+    try:
+        return _encoder.encode(body)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        # Half a surrogate pair, a mapping that holds itself, ...; the error's text may quote a value.
+        msg = f"the body cannot be written as JSON: {type(error).__name__}"
+        raise ConfigError(msg) from None
 
 
 def _metadata_of(body: bytes) -> Metadata:
     try:
         return decode_envelope(body).metadata
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _NOT_JSON:
         # YAML, or no object at all: the server will say.
         return Envelope().metadata
 
@@ -508,7 +526,7 @@ def _has_precondition(body: bytes, kind: PatchKind) -> bool:
         return bool(meta.resource_version or meta.uid)
     try:
         operations = _decode_any(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _NOT_JSON:
         return False
     return isinstance(operations, list) and any(
         isinstance(each, dict) and each.get("op") in {"test", "replace"} and each.get("path") in _PRECONDITIONS
@@ -576,7 +594,7 @@ def _objects_in(found: _List, gvr: GVR, cluster: str) -> Iterator[Object]:
 def _list_in(response: Response, gvr: GVR, cluster: str) -> _List:
     try:
         found = _decode_list(response.body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _NOT_JSON:
         found = _List()
     if not found.kind.endswith("List") or found.items is msgspec.UNSET:
         raise _unwanted(response, found.kind, "a list", verb="list", ref=gvr, cluster=cluster)
@@ -586,7 +604,7 @@ def _list_in(response: Response, gvr: GVR, cluster: str) -> _List:
 def _object_in(response: Response, gvr: GVR, ref: ObjectRef, *, verb: str, cluster: str) -> Object:
     try:
         obj = Object.parse(response.body, gvr, cluster=cluster)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _NOT_JSON:
         raise _unwanted(response, "", "an object", verb=verb, ref=ref, cluster=cluster) from None
     if obj.kind in {"", "Status", "Table"} or obj.kind.endswith("List") or not obj.name:
         raise _unwanted(response, obj.kind, "an object", verb=verb, ref=ref, cluster=cluster)
@@ -600,9 +618,18 @@ def _unwanted(response: Response, kind: str, wanted: str, *, verb: str, ref: Obj
 
 
 def _is_outcome_unknown(error: TransportError | APIError) -> bool:
+    if isinstance(error.__cause__, OutcomeUnknown):
+        return True  # it was sent more than once: this is what came of the last time
     if isinstance(error, APIError):
-        return error.status not in _NOT_DONE
+        if error.status < 300:
+            return True  # accepted, and answered with something else than asked for
+        return isinstance(error, ServerError) and error.status not in NOT_CARRIED_OUT
     return not isinstance(error, ConnectError | NotSent)
+
+
+def _part() -> str:
+    lent = _lent.get()
+    return lent.part if lent is not None else ""
 
 
 def _time_for(transport: Transport, timeout: float | None, default: float) -> float:
@@ -627,7 +654,7 @@ def _shown_collection(ref: ObjectRef) -> str:
 
 def _check_name(what: str, name: str, where: str) -> None:
     # As the API server does for path segments: apimachinery pkg/api/validation/path/name.go.
-    if not name or name in {".", ".."} or "/" in name or "%" in name:
+    if not name or name in {".", ".."} or "/" in name or "%" in name or not is_unicode(name):
         msg = f"{where}: {what} is {printable(name, limit=80)!r}, which no object can have"
         raise ConfigError(msg)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final
 
@@ -33,7 +33,7 @@ class Call:
 
     method: str
     target: str
-    body: bytes | None = None
+    body: bytes | None = field(default=None, repr=False)
     content_type: str = ""
     accept: str
     gzip: bool = False
@@ -42,6 +42,7 @@ class Call:
     ref: ObjectRef | GVR | None
     where: str
     cluster: str
+    part: str = ""
 
     @property
     def what(self) -> str:
@@ -171,7 +172,7 @@ def retry_after_of(response: Response, clock: Clock) -> float | None:
 
     try:
         return max(0.0, (parsedate_to_datetime(text) - clock.utc_now()).total_seconds())
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
 
 

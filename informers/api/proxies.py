@@ -6,7 +6,7 @@ import base64
 import contextlib
 import ipaddress
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from informers.api.kubeconfig import ClientConfig, check_proxy_url
@@ -19,7 +19,7 @@ class Proxy:
     host: str
     port: int
     is_https: bool
-    authorization: str
+    authorization: str = field(repr=False)
 
 
 def find_proxy(config: ClientConfig, scheme: str, host: str, port: int) -> Proxy | None:

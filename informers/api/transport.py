@@ -15,29 +15,32 @@ import logging
 import re
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from informers import metrics
-from informers.api.calls import Cancel, NotSent, Response
+from informers.api.calls import NOT_CARRIED_OUT, Cancel, NotSent, OutcomeUnknown, Response
 from informers.api.connections import Dialer, Wire
 from informers.api.credentials import Credentials
 from informers.api.exchange import Call, ask, check_media_type, error_of, retry_after_of, translated, was_unanswered
 from informers.api.http1 import CutError, build_head
 from informers.api.kept import KeptConnections
-from informers.api.kubeconfig import ClientConfig
+from informers.api.kubeconfig import ClientConfig, is_unicode
 from informers.api.limits import Gate
 from informers.api.streams import Stream
 from informers.clock import Clock, SystemClock
 from informers.logs import Throttle, fields
-from informers.meta.errors import ConfigError, TransportError, is_too_large, printable
+from informers.meta.errors import APIError, ConfigError, TransportError, is_too_large, printable
 from informers.meta.resources import GVR, ObjectRef
 
 _log = logging.getLogger(__name__)
 
 _CONNECT_LIMIT: Final = 30.0  # for opening a stream; requests have their own deadline
 _REFUSAL_LIMIT: Final = 10.0  # for reading why a stream was refused
+_REFUSAL_SIZE: Final = 1 << 20
 _REPEATS: Final = 10
+_FOR_EVER: Final = 1e6  # a longer timeout is none, and more than the system takes
 _LONGEST_RETRY_AFTER: Final = 30.0
 _READS: Final = frozenset({"GET", "HEAD"})
 _WARNING: Final = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
@@ -73,9 +76,9 @@ class Transport:
         self._gate = Gate(clock=self.clock, max_inflight=max_inflight, qps=qps, burst=burst)
         self._warnings = Throttle(self.clock, period=3600.0)
         self._base = urlsplit(config.server).path.rstrip("/")
+        self._user_agent = user_agent
         self._standing_headers = (
             ("Host", urlsplit(config.server).netloc),
-            ("User-Agent", printable(user_agent, limit=500).encode("ascii", "replace").decode()),
             *_impersonation_headers(config),
         )
         self._kept = KeptConnections(self.clock)
@@ -99,11 +102,12 @@ class Transport:
         verb: str = "",
         ref: ObjectRef | GVR | None = None,
         where: str = "",
+        part: str = "",
     ) -> Response:
         """Send one request and return its whole answer, within `timeout` seconds in all.
 
         `retry_safe` says that carrying it out twice does no harm, as a precondition in it would stop the second time;
-        `unlimited` requests wait for no turn; `verb`, `ref` and `where` are for messages. Repeated when the server
+        `unlimited` requests wait for no turn; `verb`, `ref` and `where` are for messages, `part` says who asks in the User-Agent. Repeated when the server
         answers 429 or 5xx with Retry-After (at most 10 times), once after a 401 with credentials read anew, and once
         on a kept-alive connection that turns out to be closed.
 
@@ -122,8 +126,9 @@ class Transport:
             ref=ref,
             where=where or ("" if ref else path),
             cluster=self.cluster,
+            part=part,
         )
-        deadline = self.clock.monotonic() + timeout
+        deadline = self.clock.monotonic() + min(timeout, _FOR_EVER)
         cancel = Cancel() if cancel is None else cancel
         if method in _READS:
             with self._lock:
@@ -151,6 +156,7 @@ class Transport:
         verb: str = "watch",
         ref: ObjectRef | GVR | None = None,
         where: str = "",
+        part: str = "",
     ) -> Stream:
         """Open a stream on a connection of its own; returns when the headers of the answer have come.
 
@@ -166,8 +172,9 @@ class Transport:
             ref=ref,
             where=where or ("" if ref else path),
             cluster=self.cluster,
+            part=part,
         )
-        until = self.clock.monotonic() + deadline
+        until = self.clock.monotonic() + min(deadline, _FOR_EVER)
         try:
             with translated(call.what, cancel):
                 known = self._credentials.newest()
@@ -199,11 +206,21 @@ class Transport:
         self._kept.close()
 
     def _request(self, call: Call, deadline: float, cancel: Cancel, *, unlimited: bool) -> Response:
+        """Ask until there is an answer to give; an error has `OutcomeUnknown` as its cause where that is so."""
+        doubt = _Doubt()
+        try:
+            return self._answer(call, deadline, cancel, doubt, unlimited=unlimited)
+        except (APIError, TransportError) as error:
+            if doubt.cause is None or call.method in _READS:
+                raise
+            raise error from doubt.cause
+
+    def _answer(self, call: Call, deadline: float, cancel: Cancel, doubt: _Doubt, *, unlimited: bool) -> Response:
         known = self._credentials.newest()
         repeats = 0
         while True:
             credential = self._credentials.current()
-            response = self._turn(call, credential.authorization, deadline, cancel, unlimited=unlimited)
+            response = self._turn(call, credential.authorization, deadline, cancel, doubt, unlimited=unlimited)
             if response.status < 300:
                 self._log_warnings(response, call)
                 return _checked(response, call)
@@ -215,18 +232,20 @@ class Transport:
             if retry_after is None or not (response.status == 429 or response.status >= 500) or is_too_large(error):
                 raise error
             wait = min(retry_after, _LONGEST_RETRY_AFTER)
-            if response.status == 429 and not unlimited:
-                self._gate.pause(wait)
             repeats += 1
             if repeats > _REPEATS or self.clock.monotonic() + wait >= deadline:
                 raise error
+            if response.status >= 500 and response.status not in NOT_CARRIED_OUT:
+                doubt.cause = OutcomeUnknown(f"answered {response.status} before")
             _log.debug("asked to wait", extra=fields(status=response.status, seconds=wait))
             cancel.wait(self.clock, wait)
 
-    def _turn(self, call: Call, authorization: str, deadline: float, cancel: Cancel, *, unlimited: bool) -> Response:
+    def _turn(
+        self, call: Call, authorization: str, deadline: float, cancel: Cancel, doubt: _Doubt, *, unlimited: bool
+    ) -> Response:
         """Wait for a turn at the gate, then exchange request and answer once."""
         if unlimited:
-            return self._exchange(call, authorization, deadline, cancel)
+            return self._exchange(call, authorization, deadline, cancel, doubt)
         cancel.attach(self._gate.wake)
         if not self._gate.enter(deadline, cancel.is_cancelled):
             cancel.attach(self._gate.wake)  # raises if that was why
@@ -234,13 +253,16 @@ class Transport:
             raise NotSent(msg)
         was_answered = False
         try:
-            response = self._exchange(call, authorization, deadline, cancel)
+            response = self._exchange(call, authorization, deadline, cancel, doubt)
             was_answered = response.status != 429
+            wait = None if was_answered else retry_after_of(response, self.clock)
+            if wait is not None:
+                self._gate.pause(min(wait, _LONGEST_RETRY_AFTER))  # before the turn goes to who waits for one
             return response
         finally:
             self._gate.leave(was_answered=was_answered)
 
-    def _exchange(self, call: Call, authorization: str, deadline: float, cancel: Cancel) -> Response:
+    def _exchange(self, call: Call, authorization: str, deadline: float, cancel: Cancel, doubt: _Doubt) -> Response:
         head = self._head(call, authorization)
         wire = self._kept.take()
         if wire is not None:
@@ -248,6 +270,8 @@ class Transport:
                 return self._exchange_on(wire, call, head, deadline, cancel)
             except _StaleError:
                 _log.debug("kept-alive connection was closed")
+                if wire.sent:
+                    doubt.cause = OutcomeUnknown("sent before, on a connection that was closed without an answer")
         wire = self._dialer.dial(self._left(deadline), cancel)
         return self._exchange_on(wire, call, head, deadline, cancel)
 
@@ -260,6 +284,8 @@ class Transport:
             data = io.BytesIO()  # grows in place, and gives its bytes away without a copy
             for block, start, end in answer.body.spans():
                 data.write(memoryview(block)[start:end])
+                if answer.head.status >= 300 and data.tell() > _REFUSAL_SIZE:
+                    break  # no Status is that long; the connection is not kept
             if not answer.body.is_delimited:
                 cancel.attach(wire.shut)  # raises if that was the end
             keep = answer.body.is_reusable() and cancel.detach()
@@ -284,14 +310,19 @@ class Transport:
             stream: Stream | None = None
 
             def timeout() -> float:
+                self._kept.close_stale()  # also in a program that only watches
                 return min(silence, self._left(until)) if stream is None else stream.receive_timeout()
 
             answer = ask(wire, call, self._head(call, authorization), timeout=timeout)
             _requests.add(cluster=self.cluster, verb=call.verb, code=str(answer.head.status))
             if answer.head.status != 200:
                 until = min(until, self.clock.monotonic() + _REFUSAL_LIMIT)
-                data = b"".join(block[start:end] for block, start, end in answer.body.spans())
-                return Response(answer.head.status, answer.head.headers, data)
+                data = io.BytesIO()
+                for block, start, end in answer.body.spans():
+                    data.write(memoryview(block)[start:end])
+                    if data.tell() > _REFUSAL_SIZE:
+                        break
+                return Response(answer.head.status, answer.head.headers, data.getvalue())
             self._log_warnings(Response(200, answer.head.headers, b""), call)
             check_media_type(answer.head.status, answer.head.headers, call)
             stream = Stream(
@@ -311,7 +342,12 @@ class Transport:
                 wire.close()
 
     def _head(self, call: Call, authorization: str) -> bytes:
-        headers = [*self._standing_headers, ("Accept", call.accept)]
+        user_agent = f"{self._user_agent} ({call.part})" if call.part else self._user_agent
+        headers = [
+            *self._standing_headers,
+            ("User-Agent", printable(user_agent, limit=500).encode("ascii", "replace").decode()),
+            ("Accept", call.accept),
+        ]
         headers.append(("Accept-Encoding", "gzip" if call.gzip else "identity"))
         if authorization:
             headers.append(("Authorization", authorization))
@@ -319,6 +355,9 @@ class Transport:
             headers.append(("Content-Type", call.content_type or "application/json"))
         if call.body is not None or call.method in {"POST", "PUT", "PATCH"}:
             headers.append(("Content-Length", str(len(call.body or b""))))
+        if not (call.method.isascii() and call.method.isalpha()):
+            msg = f"method {printable(call.method, limit=40)!r} is none"
+            raise ConfigError(msg)
         try:
             return build_head(call.method, call.target, headers)
         except ValueError as error:
@@ -331,6 +370,9 @@ class Transport:
             raise ConfigError(msg)
         target = f"{self._base}{path}"
         if query:
+            if not all(is_unicode(text) for pair in query for text in pair):
+                msg = f"query of {printable(path, limit=200)}: holds half of a character"
+                raise ConfigError(msg)
             target += f"{'&' if '?' in path else '?'}{urlencode(query, quote_via=quote)}"
         return target
 
@@ -342,7 +384,7 @@ class Transport:
         if header is None:
             return
         gvr = getattr(call.ref, "gvr", call.ref)
-        is_secret = getattr(gvr, "resource", "") == "secrets"
+        is_secret = getattr(gvr, "resource", "") == "secrets" or "secrets" in call.where
         for found in _WARNING.finditer(header):
             text = "(about a Secret)" if is_secret else printable(found[1].replace('\\"', '"'), limit=300)
             if self._warnings.allow(text):
@@ -350,6 +392,13 @@ class Transport:
                     "the API server warns",
                     extra=fields(warning=text, about=str(call.ref or call.where), verb=call.verb, cluster=self.cluster),
                 )
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """Why an earlier try of a request may have been carried out, if one may."""
+
+    cause: OutcomeUnknown | None = None
 
 
 class _StaleError(Exception):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from informers.meta.resources import GVR, ObjectRef
 
 _MESSAGE_LIMIT: Final = 300
+_LONGEST_WAIT: Final = 10**9  # JSON numbers may be longer than a float can hold
 _READS: Final = frozenset({"get", "list", "watch", "discovery", "openapi", "version"})
 # Answers to writes whose message names the object but never quotes its content.
 _QUIET_STATUSES: Final = frozenset({401, 403, 404, 409, 410, 429})
@@ -294,7 +295,7 @@ def api_error(
     found = found or _STATUS_BY_REASON.get(reason, 0) or 500
     wait = details.get("retryAfterSeconds")
     if retry_after is None and isinstance(wait, int | float) and not isinstance(wait, bool) and wait > 0:
-        retry_after = float(wait)
+        retry_after = float(min(wait, _LONGEST_WAIT))
     return _class_for(found, reason)(
         _text_of(given.get("message")),
         status=found,

@@ -5,10 +5,12 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import unquote
 
 import pytest
 
+from informers.api.calls import Cancel, NotSent, Response
 from informers.api.client import Client, Write, collection_path, lend, object_path
 from informers.api.fence import Fence
 from informers.api.transport import Transport
@@ -16,6 +18,7 @@ from informers.meta.errors import (
     AlreadyExistsError,
     APIError,
     ConfigError,
+    ConflictError,
     ConnectError,
     ConnectionLost,
     ExpiredError,
@@ -585,3 +588,200 @@ def test_missing_object_is_told_with_its_reference(ask: Ask) -> None:
 
     with pytest.raises(NotFoundError, match=r'get configmaps\.v1 default/a: 404 NotFound: configmaps "a" not found'):
         client.get(REF)
+
+
+def deep(before: str, after: str) -> bytes:
+    return before.encode() + b"[" * 100_000 + b"]" * 100_000 + after.encode()
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        (lambda client: client.get(REF), deep('{"kind":"ConfigMap","metadata":{"name":"a"},"data":', "}")),
+        (
+            lambda client: list(client.list(CONFIGMAPS)),
+            deep('{"kind":"ConfigMapList","items":[{"metadata":{"name":"a"},"data":', "}]}"),
+        ),
+        (lambda client: client.get(REF), (500, deep('{"kind":"Status","details":', "}"))),
+        (lambda client: client.get(REF), (500, b'{"details":{"retryAfterSeconds":1%s}}' % (b"0" * 400))),
+        (lambda client: client.get(REF), (500, b'{"details":{"retryAfterSeconds":1%s}}' % (b"0" * 5000))),
+    ],
+    ids=["object", "list", "status", "long number", "longer number"],
+)
+def test_answer_that_cannot_be_decoded_is_an_api_error(call: Any, answer: Any, ask: Ask) -> None:
+    client, _ = ask(answer)
+
+    with pytest.raises(APIError):
+        call(client)
+
+
+def endless() -> dict[str, Any]:
+    holder: dict[str, Any] = {}
+    holder["self"] = holder
+    return holder
+
+
+@pytest.mark.parametrize("value", ["s3cret\ud800", object(), endless(), {("s3cret",): 1}])
+def test_body_that_is_no_json_is_a_config_error_without_its_values(value: Any, ask: Ask) -> None:
+    client, server = ask()
+
+    with pytest.raises(ConfigError) as raised:
+        client.patch(REF, {"data": value}, field_manager="m")
+
+    assert "s3cret" not in str(raised.value)
+    assert raised.value.__cause__ is None
+    assert server.accepted == 0
+
+
+def test_name_of_any_character_is_sent_encoded(ask: Ask) -> None:
+    name = "a \u00e9\u4e2d\U0001f40d:+~?#&=;@!$'()*,\\\x00\n"
+    client, server = ask(body(name))
+
+    assert client.get(ObjectRef(CONFIGMAPS, "default", name)).name == name
+
+    assert unquote(server.asked[0].target) == f"/api/v1/namespaces/default/configmaps/{name}"
+    assert server.asked[0].target.isascii()
+
+
+def test_half_a_character_in_a_name_is_a_config_error(ask: Ask) -> None:
+    client, server = ask()
+
+    with pytest.raises(ConfigError):
+        client.get(ObjectRef(CONFIGMAPS, "default", "a\ud800"))
+    with pytest.raises(ConfigError):
+        client.get(ObjectRef(CONFIGMAPS, "\ud800", "a"))
+
+    assert server.accepted == 0
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "get"])
+def test_raw_reads_ask_no_fence(method: str, ask: Ask) -> None:
+    client, server = ask(b"", fence=ClosedFence(0))
+
+    client.request(method, "/x")
+
+    assert server.asked[0].method == method.upper()
+
+
+class Recorder:
+    """A transport that says only how long it was given."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.timeouts: list[float] = []
+
+    def request(self, method: str, path: str, *, timeout: float, **_: object) -> Response:
+        self.timeouts.append(timeout)
+        raise NotFoundError
+
+
+@pytest.mark.parametrize(
+    ("call", "seconds"),
+    [
+        (lambda client: client.get(REF), 30),
+        (lambda client: client.request("GET", "/x"), 30),
+        (lambda client: list(client.list(CONFIGMAPS)), 60),
+        (lambda client: client.create(CONFIGMAPS, body(), namespace="default", field_manager="m"), 15),
+        (lambda client: client.patch(REF, {}, field_manager="m"), 15),
+        (lambda client: client.delete(REF), 15),
+        (lambda client: client.request("POST", "/x"), 15),
+        (lambda client: client.get(REF, timeout=3), 3),
+    ],
+)
+def test_calls_have_their_time(call: Any, seconds: float, clock: FakeClock) -> None:
+    recorder = Recorder(clock)
+
+    with pytest.raises(NotFoundError):
+        call(Client({"": cast("Transport", recorder)}))
+
+    assert recorder.timeouts == [seconds]
+
+
+def first_answer_then_silence(conflict: Any) -> Callable[[Connection], None]:
+    def play(connection: Connection) -> None:
+        connection.read()
+        if connection.number == 1:
+            connection.answer(body())
+            connection.read()  # and hang up
+        else:
+            connection.answer(*conflict[:1], status=conflict[1])
+
+    return play
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda client: client.update(REF, body(), field_manager="m"),
+        lambda client: client.patch(REF, {"metadata": {"uid": "u-a"}}, field_manager="m"),
+        lambda client: client.delete(REF, uid="u-a"),
+        lambda client: client.delete(REF, resource_version="7"),
+    ],
+)
+def test_lender_learns_that_a_repeated_write_may_have_been_carried_out_the_first_time(
+    write: Callable[[Client], object], serve: Serve, connect: Connect
+) -> None:
+    server = serve(first_answer_then_silence(({"reason": "Conflict"}, 409)))
+    client = Client({"": connect(server.url)})
+    client.get(REF)
+
+    writes, error = told(client, write)
+
+    assert isinstance(error, ConflictError)
+    assert [each.lost for each in writes] == [True]
+    assert len(server.asked) == 3
+
+
+def test_create_repeated_after_a_server_error_that_then_exists_may_be_ours(serve: Serve, connect: Connect) -> None:
+    def play(connection: Connection) -> None:
+        connection.read()
+        connection.answer({}, status=500, headers={"Retry-After": "0"})
+        connection.read()
+        connection.answer({"reason": "AlreadyExists"}, status=409)
+
+    writes, error = told(Client({"": connect(serve(play).url)}), WRITES[0])
+
+    assert isinstance(error, AlreadyExistsError)
+    assert [each.lost for each in writes] == [True]
+
+
+@pytest.mark.parametrize("answer", [{"kind": "Status"}, b"", b"<html>"])
+def test_lender_learns_of_a_write_whose_answer_is_something_else(answer: Any, ask: Ask) -> None:
+    client, _ = ask(answer)
+
+    writes, error = told(client, lambda client: client.patch(REF, {}, field_manager="m"))
+
+    assert isinstance(error, APIError)
+    assert [each.lost for each in writes] == [True]
+
+
+def test_write_that_got_no_turn_is_not_lost(serve: Serve, connect: Connect) -> None:
+    server = serve(lambda connection: connection.freeze())
+    transport = connect(server.url, max_inflight=1)
+    client, cancel = Client({"": transport}), Cancel()
+    thread = threading.Thread(
+        target=lambda: told(client, lambda _: transport.request("GET", "/x", timeout=60, cancel=cancel))
+    )
+    thread.start()
+    assert server.frozen.acquire(timeout=5)
+
+    writes, error = told(client, lambda client: client.patch(REF, {}, field_manager="m", timeout=0.1))
+    cancel.cancel()
+    thread.join(5)
+
+    assert isinstance(error, NotSent)
+    assert writes == []
+
+
+def test_user_agent_names_who_lends(ask: Ask) -> None:
+    client, server = ask(body(), body(), {"kind": "ConfigMapList", "items": []}, {}, body())
+
+    with lend(deadline=None, wrote=lambda write: None, part="copier"):
+        client.get(REF)
+        client.patch(REF, {}, field_manager="m")
+        list(client.list(CONFIGMAPS))
+        client.request("GET", "/x")
+    client.get(REF)
+
+    agents = [asked.headers["user-agent"] for asked in server.asked]
+    assert agents == ["kube-informers (copier)"] * 4 + ["kube-informers"]

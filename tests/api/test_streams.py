@@ -376,3 +376,17 @@ def test_stream_sends_the_authorization_and_never_asks_for_gzip(serve: Serve, co
 
     headers = server.asked[0].headers
     assert (headers["authorization"], headers["accept-encoding"]) == ("Bearer abc", "identity")
+
+
+def test_stream_that_never_falls_silent_ends_by_its_own_deadline(serve: Serve, connect: Connect) -> None:
+    def play(connection: Connection) -> None:
+        connection.read()
+        connection.open_chunked()
+        while not connection.server.over.wait(0.01):
+            connection.chunk(EVENT + b"\n")
+
+    with (
+        open_stream(connect(serve(play).url), deadline=0.3) as stream,
+        pytest.raises(RequestTimeout),
+    ):
+        list(stream.lines())

@@ -3,15 +3,17 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import socket
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from informers import metrics
-from informers.api.calls import Cancel, NotSent, Response
+from informers.api.calls import Cancel, NotSent, OutcomeUnknown, Response
 from informers.api.kubeconfig import ClientConfig, Impersonation
+from informers.api.limits import Gate
 from informers.api.transport import Transport
 from informers.meta.errors import (
     APIError,
@@ -645,3 +647,214 @@ def test_large_body_arrives_whole(serve: Serve, connect: Connect) -> None:
         connection.end_chunks()
 
     assert connect(serve(play).url).request("GET", "/x", timeout=20).body == body
+
+
+def repeats_unanswered(connection: Connection) -> None:
+    """Keep the first connection after one answer, hang up on its second request; conflict on the next connection."""
+    connection.read()
+    if connection.number == 1:
+        connection.answer({})
+        connection.read()
+    else:
+        connection.answer(status_body(409, "Conflict"), status=409)
+
+
+def test_error_after_a_repeat_tells_that_the_first_try_may_have_been_carried_out(
+    serve: Serve, connect: Connect
+) -> None:
+    transport = connect(serve(repeats_unanswered).url)
+    transport.request("GET", "/x", timeout=5)
+
+    with pytest.raises(ConflictError) as raised:
+        transport.request("PUT", "/x", timeout=5, retry_safe=True)
+
+    assert isinstance(raised.value.__cause__, OutcomeUnknown)
+
+
+def test_connection_that_timed_out_is_not_used_again(serve: Serve, connect: Connect) -> None:
+    def play(connection: Connection) -> None:
+        connection.read()
+        connection.answer({})
+        if connection.number == 1:
+            connection.read()
+            connection.freeze()
+        answers(connection)
+
+    server = serve(play)
+    transport = connect(server.url)
+    transport.request("GET", "/x", timeout=5)
+    with pytest.raises(RequestTimeout):
+        transport.request("GET", "/frozen", timeout=0.1)
+
+    assert transport.request("GET", "/x", timeout=5).status == 200
+
+    assert server.accepted == 2
+
+
+def test_dead_peers_are_noticed_by_the_kernel(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[socket.socket] = []
+
+    class Seen(socket.socket):
+        def connect_ex(self, address: Any) -> int:
+            made.append(self)
+            return super().connect_ex(address)
+
+    monkeypatch.setattr(socket, "socket", Seen)
+    transport = connect(serve(answers).url)
+    transport.request("GET", "/x", timeout=5)
+
+    tcp = socket.IPPROTO_TCP
+    assert made[0].getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    wanted = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 45_000}
+    present = {name: value for name, value in wanted.items() if hasattr(socket, name)}
+    assert {name: made[0].getsockopt(tcp, getattr(socket, name)) for name in present} == present
+
+
+def test_server_is_believed_up_to_thirty_seconds(serve: Serve, connect: Connect, clock: FakeClock) -> None:
+    def play(connection: Connection) -> None:
+        connection.read()
+        connection.answer({}, status=503, headers={"Retry-After": "3000"})
+        answers(connection)
+
+    server = serve(play)
+    transport = connect(server.url, clock=clock)
+    call = in_thread(lambda: transport.request("GET", "/x", timeout=60))
+    clock.block_until_waiting()
+
+    clock.advance(30)
+
+    assert isinstance(call(), Response)
+
+
+def test_nobody_slips_in_between_a_429_and_its_pause(
+    serve: Serve, connect: Connect, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def play(connection: Connection) -> None:
+        connection.read()
+        connection.answer({}, status=429, headers={"Retry-After": "5"})
+        answers(connection)
+
+    left: list[bool] = []
+    server = serve(play)
+    transport = connect(server.url, clock=clock, max_inflight=1)
+    leave = Gate.leave
+
+    def leave_and_try(gate: Gate, *, was_answered: bool) -> None:
+        leave(gate, was_answered=was_answered)
+        if not was_answered:
+            left.append(gate.enter(clock.monotonic(), lambda: False))
+
+    monkeypatch.setattr(Gate, "leave", leave_and_try)
+    with pytest.raises(TooManyRequestsError):
+        transport.request("GET", "/x", timeout=1)
+
+    assert left == [False]
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["Sun, 06 Nov 1994 08:49:37 -99999999999999999999", "Mon, 01 Jan 99999 00:00:00 GMT", "\xb2", "-1", "1.5", ",,"],
+)
+def test_retry_after_that_cannot_be_read_is_none(header: str, serve: Serve, connect: Connect) -> None:
+    def play(connection: Connection) -> None:
+        connection.read()
+        connection.send(
+            b"HTTP/1.1 429 X\r\nContent-Length: 2\r\nRetry-After: " + header.encode("latin-1") + b"\r\n\r\n{}"
+        )
+
+    with pytest.raises(TooManyRequestsError) as raised:
+        connect(serve(play).url).request("GET", "/x", timeout=5)
+
+    assert raised.value.retry_after is None
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda transport: transport.request("GE T", "/x", timeout=5),
+        lambda transport: transport.request("GET\r\nX:", "/x", timeout=5),
+        lambda transport: transport.request("GET", "/x", query=[("labelSelector", "\ud800")], timeout=5),
+        lambda transport: transport.request("GET", "/x", accept="a\nb", timeout=5),
+    ],
+    ids=["method", "method that breaks the line", "half a character", "header that breaks the line"],
+)
+def test_what_cannot_be_sent_is_a_config_error(call: Any, serve: Serve, connect: Connect) -> None:
+    with pytest.raises(ConfigError):
+        call(connect(serve(answers).url))
+
+
+def test_timeout_may_be_longer_than_the_system_takes(serve: Serve, connect: Connect) -> None:
+    server = serve(answers)
+
+    assert connect(f"http://localhost:{server.port}").request("GET", "/x", timeout=1e300).status == 200
+
+
+def test_warning_about_a_secret_is_hidden_in_raw_requests_too(
+    serve: Serve, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    def play(connection: Connection) -> None:
+        while connection.read():
+            connection.answer({}, headers={"Warning": '299 - "unknown field hunter2"'})
+
+    transport = connect(serve(play).url)
+
+    with caplog.at_level(logging.DEBUG):
+        transport.request("PUT", "/api/v1/namespaces/a/secrets/b", timeout=5)
+        transport.request("PUT", "/x", timeout=5, ref=ObjectRef(GVR("", "v1", "secrets"), "a", "b"))
+
+    assert [record.message for record in caplog.records].count("the API server warns") == 1
+    assert "hunter2" not in str([record.__dict__ for record in caplog.records])
+
+
+def test_user_agent_names_the_part_that_asks(serve: Serve, connect: Connect) -> None:
+    server = serve(answers)
+    transport = connect(server.url, user_agent="copier/1")
+
+    transport.request("GET", "/x", timeout=5, part="disc\u00f6very\r\nX: y")
+    transport.open_stream("/x", silence=5, deadline=5, cancel=Cancel(), part="informer").close()
+
+    agents = [asked.headers["user-agent"] for asked in server.asked]
+    assert agents == ["copier/1 (disc?very\\r\\nX: y)", "copier/1 (informer)"]
+
+
+def test_error_answer_without_end_does_not_fill_the_memory(serve: Serve, connect: Connect) -> None:
+    def play(connection: Connection) -> None:
+        connection.read()
+        connection.send(b"HTTP/1.1 500 X\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while True:
+            connection.chunk(b"x" * 60_000)
+
+    transport = connect(serve(play).url)
+
+    with pytest.raises(ServerError):
+        transport.request("GET", "/x", timeout=20)
+    with pytest.raises(ServerError):
+        transport.open_stream("/x", silence=20, deadline=20, cancel=Cancel())
+
+
+def test_idle_connections_are_closed_when_a_stream_brings_something(
+    serve: Serve, connect: Connect, clock: FakeClock
+) -> None:
+    go_on = threading.Event()
+
+    def play(connection: Connection) -> None:
+        asked = connection.read()
+        if asked is not None and asked.target == "/stream":
+            connection.open_chunked()
+            connection.chunk(b"{}\n")
+            go_on.wait(10)
+            connection.chunk(b"{}\n")
+            connection.end_chunks()
+        else:
+            connection.answer({})
+            answers(connection)
+
+    transport = connect(serve(play).url, clock=clock, cluster="tidy")
+    transport.request("GET", "/x", timeout=5)
+    with transport.open_stream("/stream", silence=600, deadline=600, cancel=Cancel()) as stream:
+        lines = stream.lines()
+        next(lines)
+        clock.advance(61)
+        go_on.set()
+        list(lines)
+        assert metrics.gauge("informers_connections_open", "", ("cluster",)).value(cluster="tidy") == 1
