@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from informers.api.calls import Response
-from informers.meta.errors import APIError, InformersError, NotFoundError, TransportError, printable
+from informers.meta.errors import APIError, InformersError, NotFoundError, printable
 from informers.meta.resources import GVR, Resource
 
 # Sends one discovery request: a path and what to accept.
@@ -152,7 +152,7 @@ _T = TypeVar("_T")
 def _decode(response: Response, kind: type[_T], where: str) -> _T:
     try:
         return msgspec.json.decode(response.body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         msg = f"the answer is not a {kind.__name__.strip('_')}"
         raise APIError(msg, status=response.status, verb="discovery", where=where) from None
 
@@ -216,7 +216,7 @@ def _read_by_version(
         path = GVR(group, version, "").path
         try:
             return Version(version, _listed_resources(group, version, _decode(get(path, LEGACY), _ResourceList, path)))
-        except (APIError, TransportError) as error:
+        except InformersError as error:
             return error
 
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="discovery") as pool:

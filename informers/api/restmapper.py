@@ -28,7 +28,6 @@ from informers.meta.errors import (
     ConfigError,
     InformersError,
     NotFoundError,
-    TransportError,
     UnknownKindError,
     printable,
 )
@@ -251,7 +250,7 @@ class RESTMapper:
 
     def _raise_recent_failure_locked(self, now: float) -> None:
         if self._failure is not None and now < self._failure[1]:
-            raise self._failure[0]
+            raise self._failure[0].with_traceback(None)
 
     def _remember_miss(self, key: str) -> None:
         now = self._clock.monotonic()
@@ -284,7 +283,7 @@ class RESTMapper:
     def _reload_or_warn(self, stop: Stop | None = None) -> None:
         try:
             self._reload()
-        except (APIError, TransportError) as error:
+        except InformersError as error:
             if not (stop is not None and stop.is_set()) and self._warnings.allow(type(error).__name__):
                 _log.warning(
                     "discovery failed, trying again", extra=fields(cluster=self._transport.cluster, problem=str(error))
@@ -351,7 +350,9 @@ class RESTMapper:
         found: dict[str, JSON] = {}
         for name, entry in (paths if isinstance(paths, dict) else {}).items():
             url = entry.get("serverRelativeURL") if isinstance(entry, dict) else None
-            found[name] = url if isinstance(url, str) and url else f"/openapi/v3/{quote(name)}"
+            found[name] = (
+                url if isinstance(url, str) and url.startswith("/") and url.isascii() else f"/openapi/v3/{quote(name)}"
+            )
         return found
 
     def _get(self, path: str, accept: str, verb: str) -> Response:
@@ -361,7 +362,15 @@ class RESTMapper:
         take_off = stop.on_set(cancel.cancel) if stop is not None else None
         try:
             return self._transport.request(
-                "GET", path, accept=accept, timeout=_TIMEOUT, cancel=cancel, unlimited=True, verb=verb, where=path
+                "GET",
+                path,
+                accept=accept,
+                timeout=_TIMEOUT,
+                cancel=cancel,
+                unlimited=True,
+                verb=verb,
+                where=path,
+                part="discovery",
             )
         finally:
             if take_off is not None:
@@ -399,7 +408,7 @@ class _SingleFlight(Generic[_T]):
             while not flight.is_done:
                 self._clock.wait(self._landed, None)
         if flight.error is not None:
-            raise flight.error
+            raise flight.error.with_traceback(None) if not is_mine else flight.error
         return flight.result, is_mine  # type: ignore[return-value] # without an error there is a result
 
     def _fly(self, key: str, flight: _Flight[_T], function: Callable[[], _T]) -> None:
@@ -453,9 +462,8 @@ def _resolved(known: Discovery, wanted: _Wanted, text: str) -> Resource:
         if wanted.group is None or group.name.lower() == wanted.group:
             matches += _best_in_group(group, wanted)
     core = [match for match in matches if not match[1].gvr.group]
-    found = _best(core or matches)
-    if len(found) > 1:
-        found = [each for each in found if each.gvr.group != "extensions"] or found
+    others = [match for match in matches if match[1].gvr.group != "extensions"]
+    found = _best(core or others or matches)
     if not found:
         raise _unknown(known, wanted, text)
     if len(found) > 1:
@@ -535,7 +543,7 @@ def _no_openapi(group: str, version: str) -> UnknownKindError:
 def _document_in(response: Response) -> Mapping[str, JSON]:
     try:
         document: Mapping[str, JSON] = msgspec.json.decode(response.body, type=dict)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         msg = "the answer is not a JSON document"
         raise APIError(msg, status=response.status, verb="openapi", where="/openapi/v3") from None
     return document

@@ -5,15 +5,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from informers.api.calls import Response
+from informers.api.discovery import Discovery, read_discovery
 from informers.api.restmapper import RESTMapper, _parse
 from informers.api.transport import Transport
 from informers.clock import Stop
 from informers.meta.errors import (
     AmbiguousKindError,
+    APIError,
     ConfigError,
     ConnectError,
     ServerError,
@@ -540,3 +544,117 @@ def test_group_without_openapi_and_server_without_it_are_unknown(mapper: RESTMap
     mapper.invalidate()
     with pytest.raises(UnknownKindError):
         mapper.openapi("apps", "v1")
+
+
+@pytest.mark.parametrize("is_aggregated", [True, False])
+def test_group_with_a_name_that_cannot_be_asked_for_breaks_only_itself(
+    is_aggregated: bool, mapper: RESTMapper, fake: Fake, clock: FakeClock
+) -> None:
+    fake.is_aggregated = is_aggregated
+    fake.groups["b\u00e4d group"] = {"v1": [served("bads", "Bad")]}
+
+    with Runner(mapper, clock):
+        assert mapper.resolve("pods").gvr == GVR("", "v1", "pods")
+
+
+def test_extensions_loses_also_with_a_better_match(mapper: RESTMapper, fake: Fake) -> None:
+    fake.groups = {
+        "": {},
+        "extensions": {"v1beta1": [served("ing", "Other")]},
+        "networking.k8s.io": {"v1": [served("ingresses", "Ingress", "ing")]},
+    }
+
+    assert mapper.resolve("ing").gvr.group == "networking.k8s.io"
+
+
+@pytest.mark.parametrize("version", ["v2beta1", "v3"])
+def test_discovery_of_another_version_than_ours_is_read_group_by_group(
+    version: str, mapper: RESTMapper, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.is_aggregated = False
+    answer = f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
+    request = mapper._transport.request
+
+    def relabelled(*args: Any, **options: Any) -> Response:
+        got = request(*args, **options)
+        return Response(got.status, {**got.headers, "content-type": answer}, got.body)
+
+    monkeypatch.setattr(mapper._transport, "request", relabelled)
+
+    assert mapper.resolve("pods").gvr == GVR("", "v1", "pods")
+
+
+def test_discovery_has_thirty_seconds_waits_for_no_turn_and_names_itself(
+    mapper: RESTMapper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[object, object, object]] = []
+    request = mapper._transport.request
+
+    def seen(*args: Any, **options: Any) -> Response:
+        asked.append((options["timeout"], options["unlimited"], options["part"]))
+        return request(*args, **options)
+
+    monkeypatch.setattr(mapper._transport, "request", seen)
+    mapper.resolve("pods")
+
+    assert set(asked) == {(30.0, True, "discovery")}
+
+
+def test_at_most_four_group_versions_are_asked_for_at_once(serve: Serve, connect: Connect, fake: Fake) -> None:
+    fake.is_aggregated = False
+    fake.groups |= {f"g{number}.io": {"v1": []} for number in range(20)}
+    lock = threading.Lock()
+    meet = threading.Barrier(4)
+    now, most = 0, 0
+
+    def read(path: str, accept: str) -> Response:
+        nonlocal now, most
+        if path.count("/") < 2:
+            return Response(200, {"content-type": "application/json"}, msgspec.json.encode(fake.legacy(path)))
+        with lock:
+            now += 1
+            most = max(most, now)
+        if "/g1" in path:
+            with suppress(threading.BrokenBarrierError):
+                meet.wait(1)
+        with lock:
+            now -= 1
+        return Response(200, {"content-type": "application/json"}, msgspec.json.encode(fake.legacy(path)))
+
+    read_discovery(read, Discovery())
+
+    assert most == 4
+
+
+def test_unknown_name_gets_at_most_three_near_ones(mapper: RESTMapper, fake: Fake) -> None:
+    fake.groups["x.io"] = {"v1": [served(f"widgets{number}", f"Kind{number}") for number in range(6)]}
+
+    with pytest.raises(UnknownKindError) as raised:
+        mapper.resolve("widgets9")
+
+    assert len(raised.value.candidates) == 3
+
+
+def test_answer_nested_without_end_is_an_api_error(
+    mapper: RESTMapper, fake: Fake, serve: Serve, connect: Connect
+) -> None:
+    def play(connection: Connection) -> None:
+        while connection.read():
+            connection.answer(b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+
+    with pytest.raises(APIError):
+        RESTMapper(connect(serve(play).url)).resolve("pods")
+
+
+def test_openapi_url_that_is_no_path_is_not_followed(mapper: RESTMapper, fake: Fake) -> None:
+    fake.openapi["api/v1"] = ("h", {"openapi": "3"})
+    whole = fake.legacy
+
+    def elsewhere(path: str) -> dict[str, Any] | None:
+        if path == "/openapi/v3":
+            return {"paths": {"api/v1": {"serverRelativeURL": "http://example.com/"}}}
+        return whole(path)
+
+    fake.legacy = elsewhere  # type: ignore[method-assign]
+
+    assert mapper.openapi("", "v1") == {"openapi": "3"}
