@@ -283,6 +283,7 @@ class ListWatch:
             retry_safe=True,
             verb="list",
             ref=self.gvr,
+            part="informer",
         )
         return self._as_page(response, first_rv=first_rv)
 
@@ -329,6 +330,7 @@ class ListWatch:
             retry_safe=True,
             verb="list",
             ref=self.gvr,
+            part="informer",
         )
         return self._as_page(response, first_rv=None)[0]
 
@@ -349,6 +351,7 @@ class ListWatch:
             cancel=cancel,
             verb="watch",
             ref=self.gvr,
+            part="informer",
         )
         return Watch(stream, self.gvr, self._transport.cluster)
 

@@ -326,7 +326,8 @@ class Controller:
         timeout = self._options.timeout
         started = self._clock.monotonic()
         try:
-            with lend(deadline=None if timeout is None else started + timeout, wrote=partial(self._record, ref)):
+            deadline = None if timeout is None else started + timeout
+            with lend(deadline=deadline, wrote=partial(self._record, ref), part=self.name):
                 again = requeue_after(self._reconcile(Request(ref, item.attempt, item.since)))
         except (SystemExit, KeyboardInterrupt):
             raise

@@ -173,6 +173,7 @@ class FakeServer:
         retry_safe: bool = False,
         verb: str = "",
         ref: object = None,
+        part: str = "",
     ) -> Response:
         if not path.endswith(f"/{self.gvr.resource}"):
             raise ForbiddenError(verb=verb, where=path)
@@ -211,6 +212,7 @@ class FakeServer:
         cancel: Cancel,
         verb: str = "watch",
         ref: object = None,
+        part: str = "",
     ) -> FakeStream:
         self._log(verb, path, query)
         self.accepts.append(accept)
