@@ -614,7 +614,9 @@ def _object_in(response: Response, gvr: GVR, ref: ObjectRef, *, verb: str, clust
 def _unwanted(response: Response, kind: str, wanted: str, *, verb: str, ref: ObjectRef | GVR, cluster: str) -> APIError:
     found = f"a {printable(kind, limit=80)}" if kind else "something else"
     msg = f"want {wanted}, the answer is {found}"
-    return APIError(msg, status=response.status, reason="UnexpectedAnswer", verb=verb, ref=ref, cluster=cluster)
+    return APIError(
+        msg, found=msg, status=response.status, reason="UnexpectedAnswer", verb=verb, ref=ref, cluster=cluster
+    )
 
 
 def _is_outcome_unknown(error: TransportError | APIError) -> bool:

@@ -145,7 +145,7 @@ def check_media_type(status: int, headers: Mapping[str, str], call: Call) -> Non
     if "json" not in call.accept or "*/*" in call.accept or not found or found == "application/json":
         return
     msg = f"the answer is {printable(found, limit=80)}, want application/json"
-    raise APIError(msg, status=status, verb=call.verb, ref=call.ref, cluster=call.cluster, where=call.where)
+    raise APIError(msg, found=msg, status=status, verb=call.verb, ref=call.ref, cluster=call.cluster, where=call.where)
 
 
 def error_of(response: Response, call: Call, retry_after: float | None) -> APIError:

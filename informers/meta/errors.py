@@ -87,6 +87,7 @@ class APIError(InformersError):
         verb: str = "",
         cluster: str = "",
         where: str = "",
+        found: str = "",
     ) -> None:
         self.status = self.default_status if status is None else status
         self.reason = reason
@@ -98,6 +99,7 @@ class APIError(InformersError):
         self.cluster = cluster
         self.where = where
         self.denied_by = _find_denier(message)
+        self._found = found  # our own words, which quote nothing, in place of the server's
         super().__init__(self._text())
 
     def _text(self) -> str:
@@ -108,7 +110,9 @@ class APIError(InformersError):
         return ": ".join(part for part in (f"{wanted}{cluster}", found, told) if part) or type(self).__name__
 
     def _told(self) -> str:
-        """What may be shown of the server's words."""
+        """Our own words, else what may be shown of the server's."""
+        if self._found:
+            return self._found
         if self.status == 0:
             return self.message
         secret = _is_about_secrets(self.ref, self.where)

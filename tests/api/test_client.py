@@ -785,3 +785,22 @@ def test_user_agent_names_who_lends(ask: Ask) -> None:
 
     agents = [asked.headers["user-agent"] for asked in server.asked]
     assert agents == ["kube-informers (copier)"] * 4 + ["kube-informers"]
+
+
+@pytest.mark.parametrize("gvr", [CONFIGMAPS, GVR("", "v1", "secrets")])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client, ref: client.get(ref),
+        lambda client, ref: client.patch(ref, {}, field_manager="m"),
+        lambda client, ref: list(client.list(ref.gvr)),
+    ],
+)
+@pytest.mark.parametrize(("kind", "content"), [("application/json", b'{"kind":"Table"}'), ("text/html", b"<html>")])
+def test_unexpected_answer_says_what_came_for_secrets_and_writes_too(
+    kind: str, content: bytes, call: Any, gvr: GVR, ask: Ask
+) -> None:
+    client, _ = ask(lambda connection: connection.answer(content, headers={"Content-Type": kind}))
+
+    with pytest.raises(APIError, match=r"Table|text/html"):
+        call(client, ObjectRef(gvr, "default", "a"))

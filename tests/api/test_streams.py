@@ -390,3 +390,29 @@ def test_stream_that_never_falls_silent_ends_by_its_own_deadline(serve: Serve, c
         pytest.raises(RequestTimeout),
     ):
         list(stream.lines())
+
+
+def test_streams_wait_for_no_turn(serve: Serve, connect: Connect) -> None:
+    def play(connection: Connection) -> None:
+        asked = connection.read()
+        if asked is not None and "watch" in asked.target:
+            connection.answer(EVENT)
+        else:
+            connection.freeze()
+
+    server = serve(play)
+    transport, cancel = connect(server.url, max_inflight=1), Cancel()
+
+    def request() -> None:
+        with pytest.raises(ConnectionLost):
+            transport.request("GET", "/x", timeout=60, cancel=cancel)
+
+    thread = threading.Thread(target=request, name="ordinary")
+    thread.start()
+    assert server.frozen.acquire(timeout=5)
+
+    with open_stream(transport, deadline=5) as stream:
+        assert list(stream.lines()) == [EVENT]
+
+    cancel.cancel()
+    thread.join(5)
