@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
+# Tests at once: most of them wait for a server most of the time.
+WORKERS ?= 2
 # Where the real API server's programs are; may point at a folder shared by several clones.
 export KUBE_INFORMERS_ENVTEST_BIN ?= $(CURDIR)/hack/envtest/bin
 
@@ -26,7 +28,7 @@ demo: .venv ## see the copier keep a target equal to its source, on the embedded
 	@$(BIN)/python hack/demo.py
 
 test: check ## check, then unit, property and flow tests on the embedded API server, with branch coverage
-	$(PYTEST) -m "not real and not slow" --cov --cov-report=term
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not real and not slow" --cov --cov-report=term
 
 check: .venv ## format, lint, types, import rules
 	$(BIN)/ruff format --check .
