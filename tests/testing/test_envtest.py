@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from informers import GVR, ForbiddenError
 from informers.testing.envtest import PROGRAMS, Envtest, EnvtestError, ProgramMissingError, Rules, find_programs
 from informers.testing.servers import Server
 from informers.testing.wire import Wire
@@ -91,6 +92,15 @@ def test_rights_are_replaced_at_once_and_the_kubeconfig_stays(envtest: Envtest) 
 
     assert status_of(user, "/api/v1/namespaces/default/secrets/none") == 403
     assert status_of(user, "/api/v1/namespaces/default/configmaps/none") == 404
+
+
+def test_a_client_asks_as_the_administrator_or_as_a_user(envtest: Envtest) -> None:
+    secrets = GVR("", "v1", "secrets")
+    reader = envtest.client(envtest.user("client-reader", READ_CONFIGMAPS))
+
+    assert list(envtest.client().list(secrets, namespace="default")) == []
+    with pytest.raises(ForbiddenError):
+        list(reader.list(secrets, namespace="default"))
 
 
 @pytest.mark.parametrize("abrupt", [False, True])
