@@ -299,6 +299,9 @@ class Log(io.StringIO):
         return Counter(line["level"] for line in self.lines())
 
 
+Play = Callable[["Server"], "Stage"]
+
+
 @dataclass(eq=False)
 class Stage:
     """A namespace on a server, and who plays in it."""
@@ -329,7 +332,7 @@ class Stage:
             self.opened.enter_context(follower)
         return follower
 
-    def run(self, *command: str, text: str = "", env: Mapping[str, str] | None = None) -> Process:
+    def run(self, *command: str, text: str = "", directory: Path | None = None) -> Process:
         """Start a Python program, from a module's name or `text`; it is killed when the story ends."""
         number = len(self.processes)
         stdout, stderr = self.directory / f"{number}.out", self.directory / f"{number}.err"
@@ -343,7 +346,7 @@ class Stage:
         environment = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
         with stdout.open("wb") as out, stderr.open("wb") as err:
             process = subprocess.Popen(
-                [*words, *command], stdout=out, stderr=err, env={**environment, **(env or {})}, process_group=0
+                [*words, *command], stdout=out, stderr=err, env=environment, cwd=directory, process_group=0
             )
         started = Process(process, stdout, stderr)
         self.processes.append(started)
@@ -462,6 +465,13 @@ def private(log: Log, tmp_path: Path) -> Iterator[Stage]:
         pytest.skip(str(error))
     with running, borrow(running, tmp_path) as server:
         yield from _play(server, log, tmp_path)
+
+
+@pytest.fixture
+def play(log: Log, tmp_path: Path) -> Iterator[Play]:
+    """Play on a server that the story brings itself."""
+    with ExitStack() as opened:
+        yield lambda server: opened.enter_context(contextmanager(_play)(server, log, tmp_path))
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from informers import SystemClock, WatchOptions, metrics
+from informers import Backoff, SystemClock, WatchOptions, metrics
 
 if TYPE_CHECKING:
     from tests.flow.framework.conftest import Stage
 
-SILENCE = 1.0
+SILENCE = 0.5
 ROOM = 10.0  # on a busy machine
-FROM_BOOKMARKS = WatchOptions(silence=SILENCE, timeout=60)
+FROM_BOOKMARKS = WatchOptions(silence=SILENCE, timeout=60, backoff=Backoff(0.05, 0.4))
 
 
 def silences() -> float:
@@ -23,7 +23,7 @@ def silences() -> float:
 
 
 def test_a_stream_that_freezes_is_replaced_and_the_change_arrives(perform: Callable[..., Stage]) -> None:
-    stage = perform(bookmark_every=0.2)
+    stage = perform(bookmark_every=0.1)
     stage.put("a", "1")
     follower = stage.follow(watch=FROM_BOOKMARKS)
     follower.until_watching()
@@ -43,7 +43,7 @@ def test_a_stream_that_freezes_is_replaced_and_the_change_arrives(perform: Calla
 
 
 def test_only_the_frozen_one_of_two_quiet_streams_is_replaced(perform: Callable[..., Stage]) -> None:
-    stage = perform(bookmark_every=0.2)
+    stage = perform(bookmark_every=0.1)
     quiet, frozen = stage.configmaps(), stage.configmaps(label_selector="app=frozen")
     follower = stage.follow(quiet, frozen, watch=FROM_BOOKMARKS)
     follower.until_watching(0)
@@ -64,7 +64,7 @@ def test_only_the_frozen_one_of_two_quiet_streams_is_replaced(perform: Callable[
 
 
 def test_headers_that_do_not_come_count_as_silence(perform: Callable[..., Stage]) -> None:
-    stage = perform(bookmark_every=0.2)
+    stage = perform(bookmark_every=0.1)
     follower = stage.follow(watch=FROM_BOOKMARKS)
     follower.until_watching()
     stage.wait_bookmark(follower)
@@ -90,6 +90,7 @@ def test_headers_that_come_with_the_first_event_are_waited_for(perform: Callable
     assert len(stage.watches()) == 1
 
 
+@pytest.mark.slow
 def test_a_watch_ends_when_its_time_is_over_whatever_the_server_does(perform: Callable[..., Stage]) -> None:
     stage = perform(bookmark_every=0.5)
     frozen, endless = {"labelSelector": "is=frozen"}, {"labelSelector": "is=endless"}
@@ -113,7 +114,7 @@ def test_a_frozen_network_is_noticed_and_the_change_arrives(stage: Stage) -> Non
     stage.put("a", "1", labels={"app": "a"})
     relay = stage.server.relay()
     follower = stage.follow(
-        stage.configmaps(label_selector="app=a"), kubeconfig=relay.kubeconfig, watch=stage.hasty(2, silence=2)
+        stage.configmaps(label_selector="app=a"), kubeconfig=relay.kubeconfig, watch=stage.hasty(2, silence=1.5)
     )
     follower.until_watching()
     # A real server sends bookmarks only when it has something newer: at the end of this watch, about this one.

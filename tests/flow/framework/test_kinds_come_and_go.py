@@ -138,7 +138,7 @@ def test_a_kind_is_followed_through_its_whole_life(stage: Stage, kind: Kind) -> 
     # The others never noticed.
     stage.put("other", "2")
     follower.until_value("other", "2")
-    assert [told.word for told in follower.told()] == ["added", "modified"]
+    assert [told.value for told in follower.told()] == ["1", "2"]
     assert follower.states() == ("pending", "syncing", "synced", "watching")
 
 

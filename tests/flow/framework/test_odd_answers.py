@@ -193,14 +193,14 @@ def test_a_table_in_place_of_a_list_or_an_event_is_not_taken_for_objects(breakab
 def test_watches_that_end_at_once_are_not_opened_for_ever(breakable: Stage) -> None:
     stage = breakable
     stage.put("a", "1")
-    backoff = Backoff(0.1, 0.8)
+    backoff = Backoff(0.05, 0.4)
     with stage.faults.short(verb="watch", resource="configmaps") as fault:
         follower = stage.follow(watch=WatchOptions(backoff=backoff))
         follower.until(lambda: fault.hits >= 4, "opened again and again")
 
         at = [request.started for request in stage.watches()]
         for number, (earlier, later) in enumerate(itertools.pairwise(at)):
-            assert later - earlier >= 0.1 * 2**number * 0.95
+            assert later - earlier >= 0.05 * 2**number * 0.95
         stage.put("a", "2")
         follower.until_value("a", "2")
     assert follower.words() == {"initial": 1, "modified": 1}

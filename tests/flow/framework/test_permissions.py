@@ -106,9 +106,9 @@ def test_a_right_that_is_taken_away_is_told_and_what_was_read_is_kept(stage: Sta
 def test_what_is_forbidden_for_ever_is_asked_for_seldom(breakable: Stage) -> None:
     stage = breakable
     denied = stage.faults.deny(resource="configmaps", verb="list")
-    follower = stage.follow(watch=WatchOptions(backoff=Backoff(0.05, 0.5)))
+    follower = stage.follow(watch=WatchOptions(backoff=Backoff(0.05, 0.25)))
     follower.until(lambda: denied.hits >= 4, "asked again and again")
 
     at = [request.started for request in stage.lists()]
-    assert all(later - earlier >= 0.5 * 0.95 for earlier, later in itertools.pairwise(at))
+    assert all(later - earlier >= 0.25 * 0.95 for earlier, later in itertools.pairwise(at))
     assert len([line for line in stage.log.lines() if line["level"] == "warning"]) == 1
