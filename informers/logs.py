@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -176,7 +177,7 @@ def _entries(record: logging.LogRecord, zone: tzinfo | None) -> dict[str, object
     found.update(getattr(record, _FIELDS, {}))
     for name, value in found.items():
         # A field never takes the place of one of the four above.
-        entries[f"{name}_" if name in {"time", "level", "logger", "msg"} else name] = _plain(value)
+        entries[f"{name}_" if name in {"time", "level", "logger", "msg"} else name] = _shown(value)
     if record.exc_info and record.exc_info[0] is not None:
         entries["traceback"] = _text.formatException(record.exc_info)
     if record.stack_info:
@@ -215,10 +216,19 @@ _FORMATTERS: Final[Mapping[str, Callable[[tzinfo | None], logging.Formatter]]] =
 }
 
 
+def _shown(value: object) -> object:
+    try:
+        return _plain(value)
+    except Exception as error:  # noqa: BLE001 - a line is written whatever its fields do
+        return f"<{type(value).__name__}: {type(error).__name__}>"
+
+
 def _plain(value: object) -> object:
     """Make a field's value what JSON can hold; never the content of bytes or of an unknown object."""
-    if value is None or isinstance(value, str | bool | int | float):
+    if value is None or isinstance(value, str | bool | int):
         return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)  # JSON knows no infinity
     if isinstance(value, bytes | bytearray | memoryview):
         return f"<{len(value)} bytes>"
     if isinstance(value, Mapping):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -301,3 +302,28 @@ def test_a_throttle_is_bounded(clock: FakeClock) -> None:
         throttle.allow(number)
 
     assert len(throttle) == 10
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_a_number_that_json_does_not_know_is_written_as_text(value: float) -> None:
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    (line,) = written(lambda: log.info("x", extra=logs.fields(wait=value, many=[value])))
+
+    found = json.loads(line, parse_constant=refuse)
+    assert (found["wait"], found["many"]) == (str(value), [str(value)])
+
+
+@pytest.mark.parametrize("shape", ["json", "text"])
+def test_a_field_that_cannot_be_shown_does_not_lose_the_line(shape: str, capsys: pytest.CaptureFixture[str]) -> None:
+    class Broken:
+        def __str__(self) -> str:
+            raise LookupError("hunter2")
+
+    (line,) = written(lambda: log.info("x", extra=logs.fields(bad=Broken(), good=1)), format=shape)
+
+    assert "<Broken: LookupError>" in line
+    assert "good" in line
+    assert "hunter2" not in line
+    assert capsys.readouterr().err == ""

@@ -56,6 +56,7 @@ _SERIES_PAUSE: Final = 60.0
 _DIFFERENT_NOTES: Final = 25
 _BURST: Final = 25.0
 _REFILL: Final = 300.0  # seconds for one more
+_FULL: Final = _BURST * _REFILL  # seconds until an object may say as much as one that has said nothing
 _KNOWN: Final = 4096  # objects remembered
 _CALL: Final = 2.0  # seconds for one request, so that a stop is not held up for longer
 _FLUSH: Final = 2.0
@@ -155,15 +156,21 @@ class _Series:
 
 @dataclass(slots=True, eq=False)
 class _Known:
-    """What is remembered of one object."""
+    """What was said of one object in the last ten minutes."""
 
-    filled: float
-    tokens: float = _BURST
     series: dict[tuple[str, ...], _Series] = field(default_factory=dict)
     notes: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)  # type and reason -> note -> when
 
+
+@dataclass(slots=True, eq=False)
+class _Budget:
+    """How many calls one object may cause now; remembered for longer than what was said of it."""
+
+    filled: float
+    tokens: float = _BURST
+
     def take(self, now: float) -> bool:
-        """Take one call out of what the object may cause."""
+        """Take one call."""
         self.tokens = min(_BURST, self.tokens + (now - self.filled) / _REFILL)
         self.filled = now
         if self.tokens < 1:
@@ -190,6 +197,7 @@ class EventRecorder:
     ) -> None:
         self._client = client
         self._program = program
+        self._controller = _qualified(program)
         self._instance = _cut(instance, _TEXT)
         self._fence = fence
         self._clock = clock
@@ -205,9 +213,11 @@ class EventRecorder:
         self._stop_at: float | None = None  # when to give up sending
         # The rest is the sending thread's own.
         self._known: TTLCache[ObjectRef, _Known] = TTLCache(_KNOWN, _OVER, timer=clock.monotonic)
-        self._open: dict[_Series, _Known] = {}  # those the server does not know in full
+        self._budgets: TTLCache[ObjectRef, _Budget] = TTLCache(_KNOWN, _FULL, timer=clock.monotonic)
+        self._open: dict[_Series, None] = {}  # those the server does not know in full
         self._apis: dict[str, GVR] = {}  # by which a cluster takes Events, if not by the newer one
-        self._muted: TTLCache[tuple[str, str], None] = TTLCache(_KNOWN, _OVER, timer=clock.monotonic)
+        # Where which verb is forbidden: cluster, namespace, create or patch.
+        self._muted: TTLCache[tuple[str, str, str], None] = TTLCache(_KNOWN, _OVER, timer=clock.monotonic)
 
     def event(
         self,
@@ -285,11 +295,18 @@ class EventRecorder:
             if self._is_started or not self._may_start or not self._buffer:
                 return
             self._is_started = True
-        self._start_thread(self._run)
+        try:
+            self._start_thread(self._run)
+        except BaseException:
+            with self._changed:
+                self._is_started = False  # the next Event tries again
+            raise
 
     def _drop(self, reason: str, error: Exception | None = None, *, count: int = 1) -> None:
         _dropped.add(count, reason=reason)
-        _log.debug("event dropped", extra=fields(reason=reason, error="" if error is None else str(error)))
+        # Whatever else was raised is somebody's bug, and may quote anything.
+        told = "" if error is None else str(error) if isinstance(error, InformersError) else type(error).__name__
+        _log.debug("event dropped", extra=fields(reason=reason, error=told))
 
     # On the sending thread.
 
@@ -329,7 +346,7 @@ class EventRecorder:
         now = self._clock.monotonic()
         known = self._known.get(said.about.ref)
         if known is None:
-            known = _Known(filled=now)
+            known = _Known()
         self._known[said.about.ref] = known  # anew, so that it is remembered from now on
         note = self._folded(known, said, now)
         key = (said.about.uid, said.type, said.reason, said.action, note)
@@ -338,7 +355,7 @@ class EventRecorder:
             series.count += 1
             series.seen = now
             series.last = said.at
-            self._open[series] = known
+            self._open[series] = None
             return
         for old_key in [one for one, old in known.series.items() if now - old.seen >= _OVER]:
             del known.series[old_key]
@@ -346,7 +363,7 @@ class EventRecorder:
             said = _Note(said.about, said.related, said.type, said.reason, note, said.action, said.at)
         series = _Series(said, _name_for(said.about.ref.name), seen=now, next_call=now, last=said.at)
         known.series[key] = series
-        self._open[series] = known
+        self._open[series] = None
 
     def _folded(self, known: _Known, said: _Note, now: float) -> str:
         """Return the note, or the one that stands for too many different ones."""
@@ -360,24 +377,28 @@ class EventRecorder:
 
     def _send_due(self) -> None:
         """Make the calls whose time has come."""
-        for series, known in list(self._open.items()):
+        for series in list(self._open):
             now = self._clock.monotonic()
             with self._changed:
                 stop_at = self._stop_at
             if stop_at is not None and now >= stop_at:
                 return  # each call to a server that does not answer would take its time
             if series.next_call <= now:
-                self._send(series, known, now)
+                try:
+                    self._send(series, now)
+                except Exception as error:  # noqa: BLE001 - what cannot be told must not end the program
+                    self._give_up(series, "failed", error)
 
-    def _send(self, series: _Series, known: _Known, now: float) -> None:
+    def _send(self, series: _Series, now: float) -> None:
         if not self._fence.is_open():
             self._give_up(series, "fenced")
             return
-        where = (series.said.about.ref.cluster, series.said.about.namespace)
+        about = series.said.about
+        where = (about.ref.cluster, about.namespace, "create" if series.told == 0 else "patch")
         if where in self._muted:
             self._give_up(series, "forbidden")
             return
-        if series.tries == 0 and not known.take(now):
+        if series.tries == 0 and not self._may_call(about.ref, now):
             if series.told == 0:
                 self._give_up(series, "rate")
             else:
@@ -408,6 +429,13 @@ class EventRecorder:
             series.next_call = now + _SERIES_PAUSE
             if series.told == series.count:
                 self._open.pop(series, None)
+
+    def _may_call(self, ref: ObjectRef, now: float) -> bool:
+        budget = self._budgets.get(ref)
+        if budget is None:
+            budget = _Budget(filled=now)
+        self._budgets[ref] = budget  # anew, so that it is remembered until it is full again
+        return budget.take(now)
 
     def _after_not_found(self, series: _Series, error: APIError, now: float) -> None:
         if series.told == 0:
@@ -467,7 +495,7 @@ class EventRecorder:
         try:
             self._client.create(
                 api,
-                build(series, kind, program=self._program, instance=self._instance),
+                build(series, kind, program=self._controller, instance=self._instance),
                 namespace=about.namespace,
                 cluster=about.ref.cluster,
                 field_manager=self._program,
@@ -493,12 +521,13 @@ class EventRecorder:
             stop_at = self._stop_at
         return _CALL if stop_at is None else min(_CALL, max(0.1, stop_at - self._clock.monotonic()))
 
-    def _mute(self, where: tuple[str, str]) -> None:
+    def _mute(self, where: tuple[str, str, str]) -> None:
         self._muted[where] = None
         if self._throttle.allow(where):
+            cluster, namespace, verb = where
             _log.info(
                 "events cannot be written",
-                extra=fields(cluster=where[0], namespace=where[1], missing="create and patch events.events.k8s.io"),
+                extra=fields(cluster=cluster, namespace=namespace, missing=f"{verb} events.events.k8s.io"),
             )
 
 
@@ -564,6 +593,11 @@ def _name_for(name: str) -> str:
     base = re.sub(r"[^a-z0-9.-]+", "-", name.lower())[:230].strip(".-")
     base = re.sub(r"[.-]*\.[.-]*", ".", base)
     return f"{base or 'event'}.{random.getrandbits(64):016x}"
+
+
+def _qualified(program: str) -> str:
+    """Make of a program's name what the API server takes as a controller's: 1 to 63 of letters, digits and `-_.`."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", program)[:63].strip("-_.") or "unnamed"
 
 
 def _cut(text: str, length: int) -> str:

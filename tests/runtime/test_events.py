@@ -101,16 +101,16 @@ class Recording:
         self.fence = FakeFence()
         self.cached: dict[ObjectRef, Object] = {}
         self.threads: list[threading.Thread] = []
+        given: dict[str, Any] = {"program": "k8s-copier", **options}
         self.recorder = EventRecorder(
             self.client,
-            program="k8s-copier",
             instance="k8s-copier-host",
             fence=self.fence,
             clock=clock,
             find=self.cached.get,
             kind_of=lambda ref: "Kind",
             start_thread=self._start,
-            **options,
+            **given,
         )
 
     def _start(self, run: Callable[[], None]) -> None:
@@ -585,3 +585,91 @@ def test_no_call_takes_longer_than_a_stop_allows(events: Recording) -> None:
     events.client.wait(1)
 
     assert events.client.timeouts == [2.0]
+
+
+def test_what_cannot_be_said_ends_nothing(
+    events: Recording, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever an Event of a caller's makes go wrong, the next one is sent."""
+    events.client.errors[NEW] = [KeyError("hunter2")]
+    before = dropped("failed")
+
+    with caplog.at_level(logging.DEBUG, "informers.runtime.events"):
+        events.say("first")
+        events.client.wait(1)
+        events.rest()
+    events.say("second")
+
+    assert [body["note"] for body in events.bodies(2)] == ["first", "second"]
+    assert dropped("failed") == before + 1
+    assert [vars(record)["informers_fields"]["error"] for record in caplog.records] == ["KeyError"]
+
+
+def test_who_may_create_but_not_change_events_goes_on_creating(
+    events: Recording, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    events.say("same")
+    events.client.wait(1)
+    events.client.errors = {NEW: [ForbiddenError(status=403, verb="patch")]}
+    with caplog.at_level(logging.INFO, "informers.runtime.events"):
+        events.say("same")
+        events.rest()
+        clock.advance(60)
+        events.client.wait(2)
+        events.rest()
+        events.say("same")
+        events.rest()
+        clock.advance(60)
+        events.rest()
+        events.say("other")
+
+    assert [verb for verb, _, _, _ in events.client.wait(3)] == ["create", "patch", "create"]
+    (told,) = [vars(record)["informers_fields"] for record in caplog.records]
+    assert told["missing"] == "patch events.events.k8s.io"
+
+
+def test_an_object_that_was_silent_for_a_while_has_not_earned_a_new_burst(events: Recording, clock: FakeClock) -> None:
+    for number in range(25):
+        events.say("x", reason=f"R{number}")
+    events.client.wait(25)
+    events.rest()
+    clock.advance(900)
+    for number in range(30, 60):
+        events.say("x", reason=f"R{number}")
+    events.client.wait(28)
+    events.rest()
+
+    assert len(events.client.calls) == 28, "three more after 15 minutes"
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [("my program ", "my-program"), ("naïve/1", "na-ve-1"), ("---", "unnamed"), ("x" * 63, "x" * 63)],
+)
+def test_a_program_is_named_as_the_server_takes_it(clock: FakeClock, program: str, told: str) -> None:
+    recording = Recording(clock, program=program)
+    recording.recorder.start()
+    recording.say()
+
+    (body,) = recording.bodies(1)
+    assert body["reportingController"] == told
+    recording.end()
+
+
+def test_a_thread_that_could_not_be_started_is_started_by_the_next_event(clock: FakeClock) -> None:
+    recording = Recording(clock)
+    recording.recorder.start()
+    start, fails = recording._start, [RuntimeError("can't start new thread")]
+
+    def refuse_once(run: Callable[[], None]) -> None:
+        if fails:
+            raise fails.pop()
+        start(run)
+
+    recording.recorder._start_thread = refuse_once
+
+    recording.say("first")
+    recording.say("second")
+
+    assert [body["note"] for body in recording.bodies(2)] == ["first", "second"]
+    recording.end()
