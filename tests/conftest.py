@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,8 @@ def no_thread_left() -> Iterator[None]:
 
     left = [thread for thread in threading.enumerate() if thread not in before]
     for thread in left:
-        thread.join(PATIENCE)
+        with suppress(RuntimeError):  # it is only just starting, as a server's connection may be
+            thread.join(PATIENCE)
         if thread.is_alive():
             break
     alive = sorted(thread.name for thread in left if thread.is_alive())

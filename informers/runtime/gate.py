@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from informers.clock import Clock, Stop
-from informers.logs import fields
+from informers.logs import Throttle, fields
 from informers.meta.errors import InformersError
 
 _log = logging.getLogger(__name__)
@@ -54,7 +54,8 @@ class Gate:
         self._changed = threading.Condition(threading.Lock())  # guards all below
         self._required: list[tuple[str, Syncing, Registered | None]] = []
         self._turn = 0  # how often something has changed
-        self._told_at = clock.monotonic()
+        self._look_at: float | None = None  # when to tell what is missing, once anybody waits
+        self._throttle = Throttle(clock)
 
     def require(self, name: str, informer: Syncing, registration: Registered | None = None) -> None:
         """Wait for this informer, and for one of its handlers, too."""
@@ -79,7 +80,13 @@ class Gate:
         return not self._waited_for()
 
     def wait(self, stop: Stop) -> bool:
-        """Wait until the gate is open (True) or `stop` is set (False); tell every two minutes what is missing."""
+        """Wait until the gate is open (True) or `stop` is set (False); tell after two minutes what is missing.
+
+        That is told again when it has changed, and every ten minutes.
+        """
+        with self._changed:
+            if self._look_at is None:
+                self._look_at = self._clock.monotonic() + _PATIENCE
         while True:
             with self._changed:
                 turn = self._turn
@@ -88,14 +95,14 @@ class Gate:
             if self.is_open():
                 return True
             with self._changed:
-                left = self._told_at + _PATIENCE - self._clock.monotonic()
+                left = self._look_at - self._clock.monotonic()
                 # What changed since we looked is looked at first.
                 if self._turn == turn and left > 0:
                     self._clock.wait(self._changed, left)
-                is_late = self._told_at + _PATIENCE <= self._clock.monotonic()
+                is_late = self._look_at <= self._clock.monotonic()
                 if is_late:
-                    self._told_at = self._clock.monotonic()
-            if is_late and (missing := self.missing()):
+                    self._look_at = self._clock.monotonic() + _PATIENCE
+            if is_late and (missing := self.missing()) and self._throttle.allow(missing):
                 _log.warning("waiting for caches to fill", extra=fields(missing=list(missing)))
 
     def _waited_for(self) -> Sequence[tuple[str, Syncing, Registered | None]]:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Final, TypeAlias
 
@@ -36,7 +36,7 @@ from informers.cache.listwatch import Selection, WatchOptions
 from informers.cache.store import Delta
 from informers.clock import Clock, Stop, SystemClock
 from informers.logs import fields
-from informers.meta.errors import ConfigError, InformersError
+from informers.meta.errors import ConfigError, InformersError, TransportError
 from informers.meta.objects import Object
 from informers.meta.resources import GVR, ObjectRef
 from informers.runtime.controller import (
@@ -70,6 +70,7 @@ _DISCOVERY: Final = "discovery"
 _EVENTS_GRACE: Final = 4.0  # 2 s to send, and one call that was begun then
 _CACHE_GRACE: Final = 5.0  # for threads whose sockets were cut
 _CUT_AGAIN: Final = 0.5
+_SIGNAL_CHECK: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +105,8 @@ _Message: TypeAlias = _StopWanted | _SignalCame | _ThreadEnded | _CachesFilled |
 class Manager:
     """Everything that a program of controllers runs on. Runs once.
 
-    `client` and `mapper()` work before and without `run()`, on the caller's thread. Raises `ConfigError` for a bad
-    name or option.
+    `client` and `mapper()` work before and without `run()`, on the caller's thread; who never calls `run()` calls
+    `close()` at the end. Raises `ConfigError` for a bad name or option.
     """
 
     client: Client
@@ -363,6 +364,7 @@ class Manager:
             except BaseException as caught:  # noqa: BLE001 - what was started is stopped before anybody hears of it
                 error = caught
             left = self._shut_down()
+            error = error or self._failed_meanwhile()
         if error is None and left:
             error = InformersError(f"manager {self.name}: still running at the end: {', '.join(left)}")
         if error is not None:
@@ -371,6 +373,14 @@ class Manager:
     def stop(self, reason: str = "") -> None:
         """Ask for an orderly stop; returns at once, and may be called from anywhere, a signal handler too."""
         self._mailbox.put(_StopWanted(reason))
+
+    def close(self) -> None:
+        """Close the connections of a manager that does not run: `run()` does so at its end.
+
+        For scripts that use `client` or `mapper()` alone; may be called twice, and `with closing(manager):` does it.
+        """
+        for transport in self._transports.values():
+            transport.close()
 
     def controllers(self) -> Sequence[Controller]:
         """Return the controllers, in the order in which they were added."""
@@ -406,7 +416,12 @@ class Manager:
     def _supervise(self) -> BaseException | None:
         """Wait for what ends the program; return its error, None if there is none."""
         while True:
-            message = self._mailbox.get()
+            try:
+                message = self._mailbox.get(timeout=_SIGNAL_CHECK)
+            except Empty:
+                # The handler of a signal runs when this thread next does: one that came just before the wait, or that
+                # the system gave to another thread, does not end it.
+                continue
             match message:
                 case _StopWanted():
                     _log.info("stopping", extra=fields(reason=message.reason))
@@ -415,15 +430,26 @@ class Manager:
                     _log.info("stopping", extra=fields(reason=signal.Signals(message.number).name))
                     return None
                 case _ThreadEnded():
-                    error = message.error or InformersError(f"{message.name} ended, though nobody had asked it to")
-                    _log.error("thread ended", exc_info=message.error, extra=fields(thread=message.name))
-                    return error
+                    return _told(message)
                 case _CachesFilled():
                     _log.info("caches filled")
                     if self._tune_gc:
                         self._collector.freeze()
                 case _GarbageIsDue():
                     self._collector.collect_if_due(is_idle=all(one.is_idle() for one in self.controllers()))
+
+    def _failed_meanwhile(self) -> BaseException | None:
+        """Return what failed while everything was being stopped, the first if there is more than one."""
+        failed: BaseException | None = None
+        while True:
+            try:
+                message = self._mailbox.get_nowait()
+            except Empty:
+                return failed
+            # What was cut off by the stop is no failure.
+            if isinstance(message, _ThreadEnded) and message.error and not isinstance(message.error, TransportError):
+                error = _told(message)
+                failed = failed or error
 
     def _shut_down(self) -> Sequence[str]:
         """Stop in the reverse order of the start; return the names of threads that do not end."""
@@ -445,8 +471,7 @@ class Manager:
             left += factory.join(_CACHE_GRACE)
         self._cut_reads()
         left += self._threads.wait(_DISCOVERY, _CACHE_GRACE)
-        for transport in self._transports.values():
-            transport.close()
+        self.close()
         self._threads.join()
         if left:
             _log.error("still running", extra=fields(threads=left, grace=self._grace))
@@ -542,8 +567,13 @@ class Manager:
     def _discover(self, cluster: str) -> None:
         mapper = self._mappers[cluster]
         factory = self._factories[cluster]
-        definitions = factory.follow(Selection(_CRDS, metadata_only=True), required=False)
-        services = factory.follow(Selection(_APISERVICES, metadata_only=True), required=False)
+        try:
+            definitions = factory.follow(Selection(_CRDS, metadata_only=True), required=False)
+            services = factory.follow(Selection(_APISERVICES, metadata_only=True), required=False)
+        except InformersError:
+            if self._stop.is_set():
+                return  # the stop was faster than this thread
+            raise
 
         was_followed = False
 
@@ -582,6 +612,7 @@ class Manager:
         return None
 
     def _kind_of(self, ref: ObjectRef) -> str:
+        self._check_cluster(ref.cluster)
         return self._mappers[ref.cluster].resource(ref.gvr).kind
 
     def _check_cluster(self, cluster: str) -> None:
@@ -597,6 +628,18 @@ class Manager:
         if name in known:
             msg = f"manager {self.name}: name {name!r} is in use"
             raise ConfigError(msg)
+
+
+def _told(ended: _ThreadEnded) -> BaseException:
+    """Log that a thread has ended, and return what is to be raised for it."""
+    _log.error("thread ended", exc_info=ended.error, extra=fields(thread=ended.name))
+    error = ended.error
+    if error is None or (isinstance(error, SystemExit) and not error.code):
+        # Raised as it is, sys.exit() on a thread would end the process as if all had gone well.
+        found = InformersError(f"{ended.name} ended, though nobody had asked it to")
+        found.__cause__ = error
+        return found
+    return error
 
 
 def _selection(what: What) -> Selection:

@@ -54,7 +54,14 @@ class Threads:
         with self._changed:
             self._alive[thread] = group
         _threads.add(1, owner=group)
-        start(thread)
+        try:
+            start(thread)
+        except BaseException:
+            # The system has no more threads: nobody is to wait for this one.
+            with self._changed:
+                del self._alive[thread]
+            _threads.add(-1, owner=group)
+            raise
 
     def wait(self, group: str, timeout: float) -> Sequence[str]:
         """Wait until all of a group have ended or `timeout` seconds passed; return the names of those that go on."""

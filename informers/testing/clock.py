@@ -17,7 +17,8 @@ class FakeClock:
     """
 
     def __init__(self, start: datetime = _START) -> None:
-        self._changed = threading.Condition(threading.Lock())  # guards all below
+        # Reentrant: a collection of garbage may come while it is held, and what it calls may ask for the time.
+        self._changed = threading.Condition(threading.RLock())  # guards all below
         self._monotonic = 1000.0  # not 0, which code could take for "never"
         self._wall = start
         self._waiting: dict[_Waiter, None] = {}

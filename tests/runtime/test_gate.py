@@ -191,3 +191,45 @@ def test_who_is_told_of_changes_is_told_outside_the_lock(clock: FakeClock) -> No
     gate.require("x", Informer("synced"))
 
     assert seen == [True]
+
+
+def test_patience_begins_with_the_waiting(clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
+    gate, stop = Gate(clock), Stop(clock)
+    gate.require("x", Informer())
+    clock.advance(3600)
+
+    with caplog.at_level(logging.WARNING, "informers.runtime.gate"):
+        waiter = Waiter(gate, stop)
+        clock.block_until_waiting(due_in=120)
+        clock.advance(119)
+
+    assert caplog.records == []
+    stop.set()
+    gate.signal()
+    waiter.join()
+
+
+def test_what_is_missing_is_told_again_when_it_changes_and_every_ten_minutes(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate, stop = Gate(clock), Stop(clock)
+    first = Informer()
+    gate.require("first", first)
+    gate.require("second", Informer())
+    waiter = Waiter(gate, stop)
+    told = []
+
+    with caplog.at_level(logging.WARNING, "informers.runtime.gate"):
+        for minutes in range(2, 17, 2):
+            clock.block_until_waiting(due_in=120)
+            clock.advance(120)
+            clock.block_until_waiting(due_in=120)
+            told.append((minutes, len(caplog.records)))
+            if minutes == 4:
+                first.become("synced")
+                clock.block_until_waiting(due_in=120)
+
+    assert told == [(2, 1), (4, 1), (6, 2), (8, 2), (10, 2), (12, 2), (14, 2), (16, 3)]
+    stop.set()
+    gate.signal()
+    waiter.join()

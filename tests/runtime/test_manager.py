@@ -12,12 +12,13 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from informers import metrics
 from informers.api.kubeconfig import ClientConfig, Clusters
 from informers.cache.listwatch import Selection
 from informers.clock import Stop
@@ -87,13 +88,6 @@ def manager_of(api: APIServer, **options: Any) -> Manager:
 
 def wait_for_stop(stop: Stop) -> None:
     stop.wait()
-
-
-def close(*managers: Manager) -> None:
-    """Close the connections of managers that never ran, which would stay open for a minute."""
-    for manager in managers:
-        for transport in manager._transports.values():
-            transport.close()
 
 
 def create(manager: Manager, name: str, gvr: GVR = CONFIGMAPS, **data: str) -> ObjectRef:
@@ -238,7 +232,7 @@ def test_client_and_mapper_work_without_running(api: APIServer) -> None:
     with pytest.raises(NotFoundError):
         manager.client.get(ObjectRef(CONFIGMAPS, "default", "absent"))
 
-    close(manager)
+    manager.close()
     assert kind == "ConfigMap"
     mine = [one for one in set(threading.enumerate()) - before if not one.name.startswith("apiserver")]
     assert mine == []
@@ -371,6 +365,115 @@ def test_a_reflector_that_dies_ends_the_program(api: APIServer, monkeypatch: pyt
     assert isinstance(Running(manager).join(), LookupError)
 
 
+def test_what_fails_while_stopping_is_told_and_raised(api: APIServer, caplog: pytest.LogCaptureFixture) -> None:
+    manager = manager_of(api)
+
+    def fail(stop: Stop) -> None:
+        stop.wait()
+        raise LookupError("too late to be seen")
+
+    manager.add_runnable("side", fail)
+
+    error = Running(manager).end()
+
+    assert isinstance(error, LookupError)
+    (record,) = [one for one in caplog.records if one.levelname == "ERROR"]
+    assert record.message == "thread ended"
+    assert vars(record)["informers_fields"] == {"thread": "run/side"}
+
+
+def test_what_the_stop_itself_cuts_off_is_no_failure(api: APIServer) -> None:
+    manager = manager_of(api)
+    api.faults().add({"match": {"resource": "secrets", "verb": "get"}, "do": "FREEZE"})
+
+    def read(_stop: Stop) -> None:
+        manager.client.get(ObjectRef(SECRETS, "default", "frozen"))
+
+    manager.add_runnable("side", read)
+    found = Running(manager)
+    api.wait_request(resource="secrets", verb="get")
+
+    error = found.end()
+    api.faults().clear()
+
+    assert error is None
+
+
+def test_work_that_exits_with_0_is_an_error_all_the_same(api: APIServer) -> None:
+    """Raised as it is, it would end the process as if all had gone well."""
+    manager = manager_of(api)
+
+    def leave(_stop: Stop) -> None:
+        sys.exit(0)
+
+    manager.add_runnable("side", leave)
+
+    error = Running(manager).join()
+
+    assert isinstance(error, InformersError)
+    assert isinstance(error.__cause__, SystemExit)
+    assert "run/side ended" in str(error)
+
+
+def test_a_stop_that_is_faster_than_discovery_is_no_error(api: APIServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread follows definitions only after everything was stopped."""
+    manager = manager_of(api)
+    manager.lister("configmaps", required=False)
+    entered, go_on = threading.Event(), threading.Event()
+    discover = manager._discover
+
+    def late(cluster: str) -> None:
+        entered.set()
+        assert go_on.wait(10)
+        discover(cluster)
+
+    monkeypatch.setattr(manager, "_discover", late)
+    stopped = manager._factories[""].stop
+
+    def stop() -> None:
+        stopped()
+        go_on.set()
+
+    monkeypatch.setattr(manager._factories[""], "stop", stop)
+    found = Running(manager)
+    assert entered.wait(10)
+
+    assert found.end() is None
+
+
+def test_an_event_about_an_unknown_cluster_ends_nothing(api: APIServer) -> None:
+    manager = manager_of(api)
+    reconcile = Nothing()
+    manager.add_controller("c", reconcile, primary=CONFIGMAPS)
+    dropped = metrics.counter("informers_events_dropped_total", "", ("reason",))
+    before = dropped.total()
+
+    with running(manager) as found:
+        settle(manager)
+        manager.events.event(ObjectRef(CONFIGMAPS, "default", "x", "nowhere"), type="Normal", reason="R", note="n")
+        manager.events.event(ObjectRef(CONFIGMAPS, "default", "x"), type="Normal", reason="R", note="n")
+        api.wait_request(resource="events", verb="create")
+        settle(manager)
+
+    assert found.error is None
+    assert dropped.total() == before + 1
+
+
+def test_closing_ends_the_connections_of_a_manager_that_does_not_run(api: APIServer) -> None:
+    def idle() -> int:
+        return sum(len(transport._kept._idle) for transport in manager._transports.values())
+
+    with closing(manager_of(api)) as manager:
+        create(manager, "x")
+        during = idle()
+
+    assert during == 1
+    assert idle() == 0
+    create(manager, "y")
+    assert idle() == 0, "a request after the end keeps nothing open"
+    manager.close()
+
+
 def test_a_reconcile_in_flight_finishes_and_waiting_keys_are_dropped(api: APIServer) -> None:
     manager = manager_of(api)
     entered, leave = threading.Event(), threading.Event()
@@ -396,6 +499,33 @@ def test_a_reconcile_in_flight_finishes_and_waiting_keys_are_dropped(api: APISer
 
     assert found.join() is None
     assert len(seen) == 1
+
+
+def test_what_a_reconcile_says_while_the_program_stops_is_still_sent(api: APIServer) -> None:
+    """Events end after the work that they tell of."""
+    manager = manager_of(api)
+    entered, leave = threading.Event(), threading.Event()
+
+    def reconcile(request: Request) -> Result:
+        if request.ref == ref:
+            entered.set()
+            assert leave.wait(10)
+            manager.events.event(ref, type="Normal", reason="Last", note="said at the end")
+        return Result()
+
+    manager.add_controller("c", reconcile, primary=CONFIGMAPS)
+    ref = create(manager, "x")
+    found = Running(manager)
+    assert entered.wait(10)
+
+    manager.stop()
+    stopping = threading.Event()
+    manager._stop.on_set(stopping.set)
+    assert stopping.wait(10)
+    leave.set()
+
+    assert found.join() is None
+    assert [one["reason"] for one in api.objects("events") if one["involvedObject"]["name"] == "x"] == ["Last"]
 
 
 def test_what_still_runs_after_the_grace_is_named_and_raised(api: APIServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -489,7 +619,8 @@ def test_a_dry_run_leaves_the_server_unchanged(api: APIServer) -> None:
 
     assert [found["metadata"]["name"] for found in api.objects("configmaps")].count("y") == 0
     assert changed.client.get(ref).get("data", "key") == "value"
-    close(manager, changed)
+    manager.close()
+    changed.close()
 
 
 def test_the_collector_is_tuned_while_running_only(api: APIServer) -> None:
@@ -582,7 +713,8 @@ class Program:
             text=True,
             env={**os.environ, "PYTHONPATH": str(Path.cwd())},
         )
-        assert self.line() == "ready\n"
+        if self.line() != "ready\n":
+            pytest.fail(f"the program did not start: {self.end()}")
 
     def line(self) -> str:
         assert self._process.stdout is not None

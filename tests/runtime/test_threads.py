@@ -138,3 +138,19 @@ def test_collections_of_the_young_ask_for_a_full_one_when_it_is_due(clock: FakeC
         gc.collect(1)
 
     assert (early, young, len(asked)) == (0, 0, 1)
+
+
+def test_a_thread_that_cannot_be_started_is_not_waited_for(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = Ends(clock)
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("informers.runtime.threads.start", refuse)
+
+    with pytest.raises(RuntimeError, match="can't start"):
+        ends.threads.start("x", lambda: None, group="work")
+
+    assert ends.threads.names() == ()
+    assert ends.threads.wait("work", 0) == []
+    ends.threads.join()

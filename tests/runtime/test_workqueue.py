@@ -388,6 +388,35 @@ def test_adding_many_wakes_as_many_workers_as_there_are_keys(queue: WorkQueue, c
     assert {item.key for worker in workers if (item := worker.join())} == {A, B}
 
 
+def test_adding_many_wakes_no_more_workers_than_there_are_keys() -> None:
+    """A worker that is woken in vain would go back to wait: who waits is counted."""
+
+    class Counting(FakeClock):
+        woken = 0
+
+        def wait(self, condition: threading.Condition, timeout: float | None) -> bool:
+            found = super().wait(condition, timeout)
+            self.woken += 1  # the condition is held
+            return found
+
+    counting = Counting()
+    queue = WorkQueue(clock=counting)
+    finished: SimpleQueue[Item | None] = SimpleQueue()
+    workers = [Worker(queue, finished) for _ in range(5)]
+    counting.block_until_waiting(5)
+
+    queue.add_many([A, B])
+    for _ in range(2):
+        finished.get(timeout=10)
+    counting.block_until_waiting(3)
+    woken = counting.woken
+    queue.shut_down()
+    for worker in workers:
+        worker.join()
+
+    assert woken == 2
+
+
 def test_many_keys_may_come_from_an_iterator_that_looks_at_the_queue(queue: WorkQueue) -> None:
     """It would deadlock if it ran under the lock."""
 

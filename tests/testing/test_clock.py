@@ -133,3 +133,11 @@ def test_who_is_due_no_longer_counts_as_waiting() -> None:
     with pytest.raises(TimeoutError):
         clock.block_until_waiting(timeout=0)
     thread.join()
+
+
+def test_the_time_can_be_asked_for_while_the_clock_is_being_asked(clock: FakeClock) -> None:
+    """As by a callback of the garbage collector, which may run at any line."""
+    with clock._changed:
+        found = clock.monotonic()
+
+    assert found == clock.monotonic()
