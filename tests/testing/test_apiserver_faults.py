@@ -498,6 +498,15 @@ class TestStreams:
         assert watch.names(2) == ["ADDED a", "ADDED b"]
         assert 0.4 <= monotonic() - start < 0.75
 
+    def test_an_event_that_is_held_back_comes_when_the_fault_goes(self, api: Any) -> None:
+        watch = api.watch(WATCH)
+        api.server.wait_request(verb="watch", status=200)
+
+        with api.server.faults().delay(seconds=60, what="events", existing=True):
+            api.server.put(config_map("a"))
+
+        assert watch.names(1) == ["ADDED a"]
+
     def test_tables_come_while_the_fault_holds(self, api: Any) -> None:
         watch = api.watch(WATCH)
         api.server.wait_request(verb="watch", status=200)

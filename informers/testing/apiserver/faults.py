@@ -89,7 +89,7 @@ class Fault:
     at_event: int | None
     hits: int = 0
     _removed: bool = False
-    _remove: Callable[[int], None] = field(default=lambda _id: None, repr=False)
+    _remove: Callable[[int], object] = field(default=lambda _id: None, repr=False)
 
     @property
     def is_shaping(self) -> bool:

@@ -237,6 +237,7 @@ class Service:
     def add_fault(self, description: Mapping[str, Any]) -> Fault:
         """Put a fault in force, on open streams too if it says so."""
         fault = self.faults.add(description)
+        fault._remove = self.remove_fault  # which also wakes the streams that it holds up
         if fault.existing:
             for stream in self.streams():
                 if self.faults.hits_stream(fault, stream.entry):
