@@ -10,9 +10,11 @@ import pytest
 
 from informers.api.kubeconfig import Clusters
 from informers.meta.errors import NotSyncedError
+from informers.meta.objects import Object
 from informers.meta.resources import GVR, ObjectRef
 from informers.runtime.manager import Manager
 from informers.runtime.reconciler import Request, Result
+from informers.testing import waiting
 from informers.testing.apiserver import APIServer
 from informers.testing.waiting import settle
 
@@ -145,3 +147,40 @@ def test_what_is_not_served_is_not_waited_for(api: APIServer) -> None:
 
     with running(manager):
         settle(manager, 20)
+
+
+def test_handlers_that_are_still_being_told_are_waited_for(api: APIServer) -> None:
+    """The store shows the object already, and no queue has anything yet."""
+    manager = manager_of(api)
+    entered, leave = threading.Event(), threading.Event()
+
+    def map_slowly(obj: Object) -> list[ObjectRef]:
+        if obj.ref == X:
+            entered.set()
+            assert leave.wait(20)
+        return []
+
+    manager.add_controller("c", lambda _: None, primary=[], watches={CONFIGMAPS: map_slowly})
+    with running(manager):
+        settle(manager, 20)
+        put(api, "x")
+        assert entered.wait(20)
+        with pytest.raises(TimeoutError, match=r"configmaps\.v1 is telling its handlers"):
+            settle(manager, 0.3)
+        leave.set()
+        settle(manager, 20)
+
+
+def test_work_that_came_while_caches_were_compared_is_waited_for(
+    api: APIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = manager_of(api)
+    controller = manager.add_controller("c", lambda _: None, primary=[])
+
+    def compare(_manager: Manager) -> list[str]:
+        controller.enqueue(X)
+        return []
+
+    monkeypatch.setattr(waiting, "_behind", compare)
+
+    assert waiting._busy(manager) == ["c has 1 keys waiting, or is at one"]
