@@ -504,11 +504,25 @@ def _encoded(body: Mapping[str, Any] | Sequence[Any] | bytes) -> bytes:
     if isinstance(body, bytes):
         return body
     try:
-        return _encoder.encode(body)
+        data = _encoder.encode(body)
+        if b"null" in data and _holds_no_number(body):
+            # msgspec would write null, which in a merge patch deletes a key.
+            msg = "the body cannot be written as JSON: it holds NaN or an infinity"
+            raise ConfigError(msg)
+        return data
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         # Half a surrogate pair, a mapping that holds itself, ...; the error's text may quote a value.
         msg = f"the body cannot be written as JSON: {type(error).__name__}"
         raise ConfigError(msg) from None
+
+
+def _holds_no_number(value: object) -> bool:
+    """Tell whether a float that JSON cannot write is somewhere in `value`."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, Mapping):
+        return any(map(_holds_no_number, value.values()))
+    return isinstance(value, list | tuple) and any(map(_holds_no_number, value))
 
 
 def _metadata_of(body: bytes) -> Metadata:

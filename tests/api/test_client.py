@@ -621,7 +621,9 @@ def endless() -> dict[str, Any]:
     return holder
 
 
-@pytest.mark.parametrize("value", ["s3cret\ud800", object(), endless(), {("s3cret",): 1}])
+@pytest.mark.parametrize(
+    "value", [float("nan"), {"x": [1, None, float("-inf")]}, "s3cret\ud800", object(), endless(), {("s3cret",): 1}]
+)
 def test_body_that_is_no_json_is_a_config_error_without_its_values(value: Any, ask: Ask) -> None:
     client, server = ask()
 
