@@ -11,13 +11,13 @@ synced, every dependent on that kind of object is woken once, whatever the list 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias, TypeVar
 
 from informers.cache.listwatch import Selection
 from informers.cache.store import Delta, Handle, Handler
-from informers.clock import Clock
+from informers.clock import Clock, SystemClock
 from informers.meta.errors import ConfigError, InformersError, NotSyncedError
 from informers.meta.objects import Object
 from informers.meta.resources import GVR, ObjectRef, Resource
@@ -27,7 +27,8 @@ Resolution: TypeAlias = Resource | InformersError | None
 
 _ORDINARY: Final = 0
 _WIDE: Final = -50
-_NOTHING_KNOWN: Final = (False, "")
+_COMPLETION: Final = 5.0
+_NOTHING_KNOWN: Final[frozenset[tuple[str, bool, str]]] = frozenset()
 
 
 class Lookup(Protocol):
@@ -73,20 +74,19 @@ class Source(Protocol):
         """Have `callback` called whenever sync, state or problem may have changed."""
         ...
 
-    def has_synced(self) -> bool:
-        """Tell whether the first list was processed."""
-        ...
+    def verdicts(self) -> Collection[tuple[str, bool, str]]:
+        """Return what is known of namespaces: which one, whether its first list was processed, what is wrong.
 
-    def state(self) -> str:
-        """Return what the informers are at."""
+        A namespace of which nothing is known is left out; `""` is all of them.
+        """
         ...
 
 
 class Demand(Source, Protocol):
     """A set that was asked for by a graph, and keeps bodies only of what is referred to."""
 
-    def refer(self, ref: ObjectRef) -> None:
-        """Keep the body of this object too; complete it if only its metadata is there."""
+    def refer(self, ref: ObjectRef, *, timeout: float) -> None:
+        """Keep the body of this object too; complete it if only its metadata is there, in so many seconds."""
         ...
 
     def unrefer(self, ref: ObjectRef) -> None:
@@ -117,8 +117,11 @@ class Over(Lookup, Protocol):
 class Factory(Protocol):
     """Starts informers of one cluster; an `InformerFactory`."""
 
-    def demand(self, selection: Selection, ref: ObjectRef) -> Demand:
-        """Follow a selection, keeping bodies only of what is referred to: `ref` at first. Never waits."""
+    def demand(self, selection: Selection, ref: ObjectRef, *, timeout: float) -> Demand:
+        """Follow a selection, keeping bodies only of what is referred to: `ref` at first.
+
+        Waits for nothing but the body of `ref`, so many seconds, if its metadata is there alone.
+        """
         ...
 
     def follow_text(self, text: str, listener: Callable[[Resolution], None]) -> Callable[[], None]:
@@ -173,7 +176,7 @@ class DependencyGraph:
         over: Sequence[Over] = (),
         namespaces: Sequence[str] = (),
         wide: int = 100,
-        clock: Clock | None = None,  # noqa: ARG002 - every part takes one; this one never waits
+        clock: Clock | None = None,
     ) -> None:
         if wide < 1:
             msg = f"dependency graph: wide: want at least 1, got {wide!r}"
@@ -182,6 +185,7 @@ class DependencyGraph:
         self._over = tuple(over)
         self._namespaces = tuple(namespaces)
         self._wide = wide
+        self._clock: Clock = SystemClock() if clock is None else clock
         self._lock = threading.Lock()  # guards all below; no value in any of the maps is empty
         self._dependencies: dict[ObjectRef, _Edges] = {}
         self._dependents: dict[ObjectRef, set[ObjectRef]] = {}
@@ -191,20 +195,21 @@ class DependencyGraph:
         self._followed: dict[tuple[str, GVR, bool], _Followed] = {}
         self._named: dict[_Text, _Named] = {}
         self._resolved: set[_Text] = set()  # names that do resolve now
-        self._verdicts: dict[object, object] = {}
+        self._verdicts: dict[object, frozenset[tuple[str, bool, str]]] = {}
         self._wakes: dict[object, Wake] = {}
         self._take_off: list[Callable[[], None]] = []
         for lister in self._over:
             for cluster, source in lister.sources().items():
-                self._take_off.extend(self._attach(object(), cluster, source, _verdict_of(source)))
+                self._take_off.extend(self._attach(object(), cluster, source, frozenset(source.verdicts())))
 
     def replace(
         self, dependent: ObjectRef, dependencies: Iterable[ObjectRef], *, kinds: Iterable[tuple[str, str]] = ()
     ) -> None:
         """Make these all that `dependent` depends on; then read.
 
-        Starts informers for what nothing follows yet, without waiting for them. An object whose body was not kept so
-        far is read from the server, which may take up to 5 s. `kinds` are pairs of a cluster and a resource's name
+        Starts informers for what nothing follows yet, without waiting for them. Objects whose bodies were not kept so
+        far are read from the server, which may take up to 5 s for all of them; reading one that did not come raises
+        `NotSyncedError`, and the next call of this method asks again. `kinds` are pairs of a cluster and a resource's name
         that did not resolve: the dependent is woken when it does, or comes to mean something else.
         """
         edges = _Edges(dict.fromkeys(dependencies))
@@ -214,8 +219,21 @@ class DependencyGraph:
             named_before = self._swap_texts_locked(dependent, named)
             is_late = any(text in self._resolved and text not in named_before for text in named)
         # After the edges are there, so that whatever an informer finds out at once reaches the dependent.
-        for ref in edges.followed:
-            edges.followed[ref] = self._hold(ref)
+        deadline = self._clock.monotonic() + _COMPLETION
+        try:
+            for ref in edges.followed:
+                edges.followed[ref] = self._hold(ref, deadline)
+        finally:
+            self._settle(dependent, edges, before, named_before)
+        if is_late:
+            # It came to mean something between the caller's look at it and this call. Only a name that is new to the
+            # dependent counts: one that names what does resolve, each time, would be woken for ever.
+            self._wake([dependent], _ORDINARY)
+
+    def _settle(
+        self, dependent: ObjectRef, edges: _Edges, before: _Edges, named_before: Mapping[_Text, _Named | None]
+    ) -> None:
+        """Let go of what the edges before held, and of what these hold if others have taken their place meanwhile."""
         with self._lock:
             edges.is_complete = True
             is_current = not edges.followed or self._dependencies.get(dependent) is edges
@@ -227,10 +245,6 @@ class DependencyGraph:
         for text, name in named_before.items():
             if name is not None:
                 self._let_go_text(text, name)
-        if is_late:
-            # It came to mean something between the caller's look at it and this call. Only a name that is new to the
-            # dependent counts: one that names what does resolve, each time, would be woken for ever.
-            self._wake([dependent], _ORDINARY)
 
     def forget(self, dependent: ObjectRef) -> None:
         """Take out all that `dependent` depends on."""
@@ -321,15 +335,15 @@ class DependencyGraph:
     def _over_for(self, ref: ObjectRef) -> Over | None:
         return next((lister for lister in self._over if lister.follows(ref)), None)
 
-    def _hold(self, ref: ObjectRef) -> _Followed | None:
+    def _hold(self, ref: ObjectRef, deadline: float) -> _Followed | None:
         """Have something follow `ref`; None when somebody else's informer does, or its cluster is unknown."""
         factory = self._factories.get(ref.cluster)
         if factory is None or self._over_for(ref) is not None:
             return None
         followed = self._held_already(ref)
         if followed is None:
-            return self._follow(ref, factory)
-        followed.demand.refer(ref)
+            return self._follow(ref, factory, deadline)
+        followed.demand.refer(ref, timeout=self._left(deadline))
         return followed
 
     def _held_already(self, ref: ObjectRef) -> _Followed | None:
@@ -339,9 +353,9 @@ class DependencyGraph:
                 followed.holds += 1
             return followed
 
-    def _follow(self, ref: ObjectRef, factory: Factory) -> _Followed:
+    def _follow(self, ref: ObjectRef, factory: Factory, deadline: float) -> _Followed:
         namespaces = self._namespaces if ref.namespace else ()
-        demand = factory.demand(Selection(ref.gvr, namespaces=namespaces), ref)
+        demand = factory.demand(Selection(ref.gvr, namespaces=namespaces), ref, timeout=self._left(deadline))
         # Published only when its changes reach us: whoever finds it there may read at once.
         token = object()
         made = _Followed(_key_of(ref), demand, self._attach(token, ref.cluster, demand, _NOTHING_KNOWN))
@@ -350,11 +364,14 @@ class DependencyGraph:
             if known is not made:
                 known.holds += 1
         if known is not made:
-            known.demand.refer(ref)
+            known.demand.refer(ref, timeout=self._left(deadline))
             _end(made)
         else:
             self._on_change(token, ref.cluster, demand)  # it may have synced before we listened
         return known
+
+    def _left(self, deadline: float) -> float:
+        return max(0.0, deadline - self._clock.monotonic())
 
     def _let_go(self, ref: ObjectRef, followed: _Followed) -> None:
         followed.demand.unrefer(ref)
@@ -367,7 +384,7 @@ class DependencyGraph:
             _end(followed)
 
     def _attach(
-        self, token: object, cluster: str, source: Source, verdict: tuple[bool, str]
+        self, token: object, cluster: str, source: Source, verdict: frozenset[tuple[str, bool, str]]
     ) -> Sequence[Callable[[], None]]:
         with self._lock:
             self._verdicts[token] = verdict
@@ -422,13 +439,19 @@ class DependencyGraph:
             self._wake(dependents, self._priority(len(dependents)))
 
     def _on_change(self, token: object, cluster: str, source: Source) -> None:
-        verdict = _verdict_of(source)
+        verdicts = frozenset(source.verdicts())
         gvr = source.gvr()
         with self._lock:
-            if token not in self._verdicts or self._verdicts[token] == verdict:
+            news = verdicts ^ self._verdicts.get(token, verdicts)
+            if not news or gvr is None:
                 return
-            self._verdicts[token] = verdict
-            found = [list(self._dependents[ref]) for ref in self._by_kind.get((cluster, gvr), ())] if gvr else []
+            self._verdicts[token] = verdicts
+            namespaces = {namespace for namespace, _, _ in news}
+            found = [
+                list(self._dependents[ref])
+                for ref in self._by_kind.get((cluster, gvr), ())
+                if "" in namespaces or ref.namespace in namespaces
+            ]
         narrow = {each for dependents in found if len(dependents) <= self._wide for each in dependents}
         wide = {each for dependents in found for each in dependents} - narrow
         if narrow:
@@ -460,12 +483,6 @@ class DependencyGraph:
 
 def _key_of(ref: ObjectRef) -> tuple[str, GVR, bool]:
     return ref.cluster, ref.gvr, bool(ref.namespace)
-
-
-def _verdict_of(source: Source) -> tuple[bool, str]:
-    """What about an informer a dependent may want to know: is it complete, and if not, is that going to change."""
-    state = source.state()
-    return source.has_synced(), state if state in {"forbidden", "unserved"} else ""
 
 
 def _end(followed: _Followed) -> None:

@@ -14,10 +14,11 @@ import ipaddress
 import logging
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
+from informers import threads
 from informers.api.client import Client
 from informers.api.restmapper import RESTMapper
 from informers.api.transport import Transport
@@ -37,7 +38,6 @@ _log = logging.getLogger(__name__)
 
 Resolution: TypeAlias = Resource | InformersError | None
 
-_STACK: Final = 512 * 1024
 _DEFINITIONS: Final = GVR("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 _SERVICES: Final = GVR("apiregistration.k8s.io", "v1", "apiservices")
 # Kinds whose metadata alone is often followed by programs that need no discovery for anything else.
@@ -53,6 +53,8 @@ _KINDS: Final[Mapping[GVR, str]] = {
 }
 _CLUSTER_SCOPED: Final = frozenset({GVR("", "v1", "namespaces"), GVR("", "v1", "nodes"), _DEFINITIONS, _SERVICES})
 # From what a person must know first to what is well.
+_NOT_ALLOWED: Final = frozenset({"forbidden", "unserved"})
+_HOPELESS: Final = _NOT_ALLOWED | {"stopped"}
 _STATES: Final = ("stopped", "forbidden", "unserved", "pending", "syncing", "synced", "watching")
 
 
@@ -93,11 +95,13 @@ class InformerSet:
         *,
         required: bool,
         only_referred: ObjectRef | None = None,
+        timeout: float = 0.0,
     ) -> None:
         self.selection = selection
         self.required = required
         self._factory = factory
         self._only_referred = only_referred is not None
+        self._timeout = timeout  # of reading the body of a reference that informers are begun with
         self._has_told_scope = False
         self._lock = threading.Lock()  # guards all below
         self._gvr: GVR | None = None if isinstance(selection.resource, str) else selection.resource
@@ -124,46 +128,70 @@ class InformerSet:
         with self._lock:
             return tuple(informer.store for informer in self._active)
 
-    def has_synced(self) -> bool:
-        """Tell whether every informer has processed its first list; False while the text does not resolve."""
-        with self._lock:
-            active = self._active
-        return bool(active) and all(informer.has_synced() for informer in active)
+    # One namespace of several that is forbidden or not served holds none of the others up: it counts only where
+    # nothing else is asked for. A `namespace` narrows these questions to the informer that follows it.
 
-    def is_readable(self) -> bool:
-        """Tell whether every first list is in its store; true a moment before `has_synced`."""
-        with self._lock:
-            active = self._active
-        return bool(active) and all(informer.is_readable() for informer in active)
+    def has_synced(self, namespace: str | None = None) -> bool:
+        """Tell whether every first list that can be made was processed; False while the text does not resolve."""
+        waited_for = self._waited_for(namespace)
+        return bool(waited_for) and all(informer.has_synced() for informer in waited_for)
 
-    def state(self) -> str:
-        """Return the state of the informer that is worst off, of all namespaces.
+    def is_readable(self, namespace: str | None = None) -> bool:
+        """Tell whether every first list that can be made is in its store; true a moment before `has_synced`."""
+        waited_for = self._waited_for(namespace)
+        return bool(waited_for) and all(informer.is_readable() for informer in waited_for)
 
-        pending, syncing, synced (no watch open yet), watching, forbidden, unserved or stopped. A text that names
-        nothing is unserved, one not looked up yet pending.
+    def state(self, namespace: str | None = None) -> str:
+        """Return the state of the informer that is furthest behind, of those that can go on.
+
+        pending, syncing, synced (no watch open yet), watching; forbidden, unserved or stopped only when that holds for
+        all. A text that names nothing is unserved, one not looked up yet pending.
         """
         with self._lock:
-            active, resolution, is_released = self._active, self._resolution, self._is_released
+            resolution, is_released = self._resolution, self._is_released
         if is_released:
             return "stopped"
-        if not active:
+        states = [informer.state() for informer in self._covering(namespace)]
+        if not states:
             return "unserved" if isinstance(resolution, UnknownKindError) else "pending"
-        return min((informer.state() for informer in active), key=_STATES.index)
+        return min([each for each in states if each not in _HOPELESS] or states, key=_STATES.index)
 
-    def problem(self) -> InformersError | None:
-        """Return why it is not synced, or is behind; None when all is well."""
-        with self._lock:
-            active, resolution = self._active, self._resolution
-        for informer in active:
+    def problem(self, namespace: str | None = None) -> InformersError | None:
+        """Return why it is not synced, or is behind, or what is wrong with some namespace; None when all is well."""
+        for informer in self._covering(namespace):
             if (problem := informer.problem()) is not None:
                 return problem
-        return resolution if isinstance(resolution, InformersError) else None
+        with self._lock:
+            return self._resolution if isinstance(self._resolution, InformersError) else None
 
-    def age(self) -> float:
+    def age(self, namespace: str | None = None) -> float:
         """Return the seconds since the server was last heard of, of the informer that has waited longest."""
+        return max((informer.age() for informer in self._waited_for(namespace)), default=math.inf)
+
+    def verdicts(self) -> Collection[tuple[str, bool, str]]:
+        """Return what is known of namespaces: which one, whether its first list was processed, and what is wrong.
+
+        That is forbidden, unserved, or `""`. A namespace of which nothing is known is left out.
+        """
         with self._lock:
             active = self._active
-        return max((informer.age() for informer in active), default=math.inf)
+        found = []
+        for informer in active:
+            state = informer.state()
+            verdict = (informer.key.namespace, informer.has_synced(), state if state in _NOT_ALLOWED else "")
+            if verdict[1:] != (False, ""):
+                found.append(verdict)
+        return frozenset(found)
+
+    def _covering(self, namespace: str | None) -> Sequence[Informer]:
+        """Return the informers that follow this namespace; all for None, or when none does."""
+        with self._lock:
+            active = self._active
+        return [each for each in active if namespace is not None and each.covers(namespace)] or active
+
+    def _waited_for(self, namespace: str | None) -> Sequence[Informer]:
+        covering = self._covering(namespace)
+        return [each for each in covering if each.is_readable() or each.state() not in _HOPELESS] or covering
 
     def max_staleness(self) -> float | None:
         """Return for how many seconds without a sign of the server reading is allowed; None is for ever."""
@@ -245,14 +273,14 @@ class InformerSet:
 
     # Bodies only of what is referred to.
 
-    def refer(self, ref: ObjectRef) -> None:
-        """Keep the body of this object too. If only its metadata is there, read it from the server, at most 5 s."""
+    def refer(self, ref: ObjectRef, *, timeout: float) -> None:
+        """Keep the body of this object too. If only its metadata is there, read it from the server, in so many seconds."""
         with self._lock:
             self._references[ref] = self._references.get(ref, 0) + 1
             informers = (*self._active, *self._next)
         for informer in informers:
             if _covers(informer, ref):
-                informer.refer(ref)
+                informer.refer(ref, timeout=timeout)
 
     def unrefer(self, ref: ObjectRef) -> None:
         """Take one reference back; with the last one the body goes."""
@@ -274,10 +302,12 @@ class InformerSet:
     def has_shown(self, registration: SetRegistration) -> bool:
         """Tell whether a handler was shown all that was there at first."""
         with self._lock:
-            if registration.is_removed or not self._active:
+            if registration.is_removed:
                 return False
-            parts = [registration.parts.get(informer) for informer in self._active]
-        return all(part is not None and part.has_synced() for part in parts)
+        waited_for = self._waited_for(None)
+        with self._lock:
+            parts = [registration.parts.get(informer) for informer in waited_for]
+        return bool(parts) and all(part is not None and part.has_synced() for part in parts)
 
     def take_off(self, registration: SetRegistration) -> None:
         """Take a handler off all informers."""
@@ -345,16 +375,14 @@ class InformerSet:
                 self._factory.let_go(informer)
             return
         for informer in surplus:
-            self._drop(informer)
+            self._drop(informer, references)
         for informer in informers:
             for name, func in indexes.items():
                 informer.add_index(name, func)
             for ref, count in references.items():
                 for _ in range(count if _covers(informer, ref) else 0):
-                    informer.refer(ref)
-            off = informer.on_change(self._changed)
-            with self._lock:
-                self._take_off[informer] = off
+                    informer.refer(ref, timeout=self._timeout)
+            self._listen(informer)
         self._attach()
         for informer in informers:
             self._factory.begin(informer)
@@ -364,7 +392,7 @@ class InformerSet:
         """Let the next informers take over if they can; then tell."""
         with self._lock:
             upcoming, active = self._next, self._active
-        if upcoming and (not any(each.has_synced() for each in active) or all(each.has_synced() for each in upcoming)):
+        if upcoming and all(each.has_synced() or not _would_be_missed(each, active) for each in upcoming):
             self._take_over(upcoming)
         self._tell_changed()
 
@@ -374,6 +402,7 @@ class InformerSet:
                 return
             old, self._active, self._next = self._active, upcoming, ()
             registrations = list(self._registrations)
+            references = dict(self._references)
         for informer in old:
             for registration in registrations if informer not in upcoming else ():
                 with self._lock:
@@ -382,13 +411,28 @@ class InformerSet:
                 if part is not None:
                     part.remove()
                     _tell_gone(registration.handler, informer)
-            self._drop(informer)
+            self._drop(informer, references)
 
-    def _drop(self, informer: Informer) -> None:
+    def _listen(self, informer: Informer) -> None:
+        off = informer.on_change(self._changed)
         with self._lock:
-            off = self._take_off.pop(informer, None)
+            # Listened to already, if a name has come back to what it meant; or released in the meantime.
+            is_needed = informer not in self._take_off and not self._is_released
+            if is_needed:
+                self._take_off[informer] = off
+        if not is_needed:
+            off()
+
+    def _drop(self, informer: Informer, references: Mapping[ObjectRef, int]) -> None:
+        """Need an informer no more that was acquired once; another use of the same one by this set goes on."""
+        with self._lock:
+            is_used = informer in self._active or informer in self._next
+            off = None if is_used else self._take_off.pop(informer, None)
         if off is not None:
             off()
+        for ref, count in references.items():
+            for _ in range(count if _covers(informer, ref) else 0):
+                informer.unrefer(ref)
         self._factory.let_go(informer)
 
     def _attach(self) -> None:
@@ -480,12 +524,13 @@ class InformerFactory:
         """
         return self._follow(InformerSet(self, selection, required=required))
 
-    def demand(self, selection: Selection, ref: ObjectRef) -> InformerSet:
+    def demand(self, selection: Selection, ref: ObjectRef, *, timeout: float) -> InformerSet:
         """Follow a selection and keep bodies only of `ref` and of what `InformerSet.refer` names; of the rest metadata.
 
-        `ref` counts as one reference. Raises as `follow`.
+        `ref` counts as one reference. Its body is read from the server, in so many seconds, if the informer is there
+        and has its metadata alone. Raises as `follow`.
         """
-        return self._follow(InformerSet(self, selection, required=False, only_referred=ref))
+        return self._follow(InformerSet(self, selection, required=False, only_referred=ref, timeout=timeout))
 
     def _follow(self, made: InformerSet) -> InformerSet:
         selection = made.selection
@@ -517,6 +562,11 @@ class InformerFactory:
         with self._changed:
             return tuple(self._sets)
 
+    def informers(self) -> Sequence[Informer]:
+        """Return what the sets stand on: one for each resource, namespace and choice of what to keep."""
+        with self._changed:
+            return tuple(self._informers.values())
+
     # Life.
 
     def start(self) -> None:
@@ -531,11 +581,7 @@ class InformerFactory:
             self._thread = thread
             informers = list(self._informers.values())
         self._unsubscribe = self._mapper.subscribe(self._on_api_change)
-        before = threading.stack_size(_STACK)
-        try:
-            thread.start()
-        finally:
-            threading.stack_size(before)
+        threads.start(thread)
         for informer in informers:
             informer.start()
 
@@ -794,7 +840,20 @@ def _is_same(before: Resolution, after: Resource | InformersError) -> bool:
 
 
 def _covers(informer: Informer, ref: ObjectRef) -> bool:
-    return informer.key.gvr == ref.gvr and informer.key.namespace in {"", ref.namespace}
+    return informer.key.gvr == ref.gvr and informer.covers(ref.namespace)
+
+
+def _would_be_missed(successor: Informer, active: Sequence[Informer]) -> bool:
+    """Tell whether something is read now that this one, not synced yet, is to take the place of.
+
+    A resource that is no longer served, with nothing left, is not worth waiting for a successor that may never sync.
+    """
+    namespace = successor.key.namespace
+    return any(
+        each.has_synced() and not (each.state() == "unserved" and len(each.store) == 0)
+        for each in active
+        if not namespace or each.covers(namespace)
+    )
 
 
 def _tell_gone(handler: Handler, informer: Informer) -> None:

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from cachetools import TTLCache
 
-from informers import metrics
+from informers import metrics, threads
 from informers.api.calls import Cancel
 from informers.api.client import Client
 from informers.api.transport import Transport
@@ -28,16 +29,16 @@ from informers.cache.reflector import FirstSyncs, Hooks, Reflector
 from informers.cache.store import Delta, Handler, Mailbox, Store, StoreWriter, is_at_least
 from informers.clock import Clock, Stop
 from informers.logs import Throttle, bind, fields
-from informers.meta.errors import APIError, InformersError, TransportError
+from informers.meta.errors import APIError, ForbiddenError, InformersError, TransportError
 from informers.meta.objects import Object
 from informers.meta.resources import GVR, ObjectRef
 from informers.meta.selectors import parse_fields, parse_labels
 
 _log = logging.getLogger(__name__)
 
-_STACK: Final = 512 * 1024
 _SLOW: Final = 0.1
-_COMPLETION: Final = 5.0
+_REFUSED: Final = 30.0
+_REMEMBERED: Final = 4096
 _PROGRESS: Final = 5.0
 
 _L: Final = ("cluster", "resource")
@@ -163,6 +164,8 @@ class Informer:
         self._on_change: dict[object, Callable[[], None]] = {}
         self._resyncs: dict[Mailbox, tuple[float, float]] = {}  # period, and when it is due
         self._next_check = clock.monotonic() + options.progress_check if options.progress_check else math.inf
+        # Whose body the server will not give us.
+        self._refused: TTLCache[str, None] = TTLCache(_REMEMBERED, _REFUSED, timer=clock.monotonic)
         self._expected: tuple[str, float] | None = None  # a version that the store must pass, and until when
 
     # Its life.
@@ -175,12 +178,7 @@ class Informer:
             if self._thread is not None or self._is_stopped:
                 return
             self._thread = thread
-        # The size is the process's; whoever starts a thread in this moment gets a small stack too, as ours do.
-        before = threading.stack_size(_STACK)
-        try:
-            thread.start()
-        finally:
-            threading.stack_size(before)
+        threads.start(thread)
 
     def stop(self) -> None:
         """Ask the thread to end, and cut what it waits for; returns at once."""
@@ -210,6 +208,18 @@ class Informer:
             self._on_thread_death(error)
 
     # What it knows.
+
+    def gvr(self) -> GVR:
+        """Return what it follows."""
+        return self.key.gvr
+
+    def stores(self) -> Sequence[Store]:
+        """Return its one store; a set of informers has several."""
+        return (self.store,)
+
+    def covers(self, namespace: str) -> bool:
+        """Tell whether an object of this namespace (`""` = of none) would be in its store."""
+        return self.key.namespace in {"", namespace}
 
     def has_synced(self) -> bool:
         """Tell whether the first list is in the store and was shown to the handlers, also when it was empty."""
@@ -380,27 +390,29 @@ class Informer:
 
     # Bodies only of what is referred to.
 
-    def refer(self, ref: ObjectRef) -> None:
-        """Keep the body of this object too; if only its metadata is here, read it from the server, at most 5 s.
+    def refer(self, ref: ObjectRef, *, timeout: float) -> None:
+        """Keep the body of this object too; if only its metadata is here, read it from the server, in so many seconds.
 
-        What cannot be read stays as it is; a lister then raises `NotSyncedError` for it.
+        What cannot be read stays as it is; a lister then raises `NotSyncedError` for it, and the next reference asks
+        again. What may not be read is asked for once in half a minute, however many refer to it.
         """
-        if self._writer.refer(ref.key) and not self.is_stopped():
-            self._complete(ref)
-
-    def complete(self, ref: ObjectRef) -> None:
-        """Read the body of a referred object from the server if only its metadata is here."""
-        if self.store.lacks_body(ref.key) and self.store.is_filled() and not self.is_stopped():
-            self._complete(ref)
+        if self._writer.refer(ref.key) and timeout > 0 and not self.is_stopped():
+            with self._lock:
+                is_refused = ref.key in self._refused
+            if not is_refused:
+                self._complete(ref, timeout)
 
     def unrefer(self, ref: ObjectRef) -> None:
         """Take one reference back; with the last one the body goes."""
         self._writer.unrefer(ref.key, self._metadata_of)
 
-    def _complete(self, ref: ObjectRef) -> None:
+    def _complete(self, ref: ObjectRef, timeout: float) -> None:
         try:
-            found = self._client.get(ref, timeout=_COMPLETION)
+            found = self._client.get(ref, timeout=timeout)
         except (APIError, TransportError) as error:
+            if isinstance(error, ForbiddenError):
+                with self._lock:
+                    self._refused[ref.key] = None
             _log.debug("object not completed", extra=fields(ref=str(ref), error=type(error).__name__))
             return
         if self._writer.complete(self._keeper.keep(read_item(msgspec.Raw(found.raw)))):

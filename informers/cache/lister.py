@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from informers.cache.indexer import IndexFunc
@@ -39,11 +39,13 @@ class Followed(Protocol):
         """Return the stores to read, one for each namespace followed."""
         ...
 
-    def has_synced(self) -> bool:
+    # A namespace narrows these questions to what follows it: one that is broken must not hide the others.
+
+    def has_synced(self, namespace: str | None = None) -> bool:
         """Tell whether the first list was processed."""
         ...
 
-    def is_readable(self) -> bool:
+    def is_readable(self, namespace: str | None = None) -> bool:
         """Tell whether the first list is in the store."""
         ...
 
@@ -51,16 +53,20 @@ class Followed(Protocol):
         """Return for how many seconds without a sign of the server reading is allowed."""
         ...
 
-    def state(self) -> str:
+    def state(self, namespace: str | None = None) -> str:
         """Return what the informers are at."""
         ...
 
-    def problem(self) -> InformersError | None:
+    def problem(self, namespace: str | None = None) -> InformersError | None:
         """Return why it is not synced, or is behind."""
         ...
 
-    def age(self) -> float:
+    def age(self, namespace: str | None = None) -> float:
         """Return the seconds since the last sign of life."""
+        ...
+
+    def verdicts(self) -> Collection[tuple[str, bool, str]]:
+        """Return what is known of namespaces: which one, whether its first list was processed, what is wrong."""
         ...
 
     def add_index(self, name: str, func: IndexFunc) -> None:
@@ -81,7 +87,8 @@ class Lister:
 
     `get`, `find`, `list` and the index queries raise `NotSyncedError` before the first list is there (of the cluster
     asked for; of any cluster, when all are asked for, only those are read that are synced), and `StaleCacheError`
-    when the selection has a `max_staleness` and the server was not heard of for longer.
+    when the selection has a `max_staleness` and the server was not heard of for longer. Of a selection of several
+    namespaces, one that is forbidden or not served is left out when all are asked for, and raises when it is.
     """
 
     def __init__(self, sets: Mapping[str, Followed], *, clock: Clock | None = None) -> None:
@@ -101,7 +108,7 @@ class Lister:
 
     def get(self, name: str, namespace: str = "", *, cluster: str = "") -> Object:
         """Return one object. Raises `NotFoundError` (status 0) if it is not there."""
-        found = self._find(f"{namespace}/{name}" if namespace else name, namespace, self._readable(cluster))
+        found = self._find(f"{namespace}/{name}" if namespace else name, namespace, self._readable(cluster, namespace))
         if found is None:
             gvr = self._set(cluster).gvr()
             ref = None if gvr is None else ObjectRef(gvr, namespace, name, cluster)
@@ -110,7 +117,7 @@ class Lister:
 
     def find(self, ref: ObjectRef) -> Object | None:
         """Return the object that `ref` names, or None; also None when this lister follows another resource."""
-        followed = self._readable(ref.cluster)
+        followed = self._readable(ref.cluster, ref.namespace)
         if followed.gvr() != ref.gvr:
             return None
         return self._find(ref.key, ref.namespace, followed)
@@ -121,7 +128,7 @@ class Lister:
         found = _in_order(
             [
                 store.list(namespace)
-                for store in self._stores(cluster)
+                for store in self._stores(cluster, namespace or None)
                 if not (namespace and store.namespace) or store.namespace == namespace
             ]
         )
@@ -171,12 +178,12 @@ class Lister:
         not synced, forbidden, unserved or stopped. Raises `NotSeenError` after `timeout` seconds.
         """
         followed = self._set(ref.cluster)
-        stores = [each for each in followed.stores() if not each.namespace or each.namespace == ref.namespace]
+        stores = [each for each in followed.stores() if each.namespace in {"", ref.namespace}]
         signal = _Signal(self._clock)
         take_off = [store.on_advance(signal.give) for store in stores]
         deadline = self._clock.monotonic() + timeout
         try:
-            while _is_behind(followed, stores, rv):
+            while _is_behind(followed, stores, ref.namespace, rv):
                 left = deadline - self._clock.monotonic()
                 if left <= 0:
                     msg = f"{ref}: the cache has not come to version {rv} within {timeout:g} s"
@@ -198,25 +205,25 @@ class Lister:
                 return found
         return None
 
-    def _stores(self, cluster: str | None) -> Sequence[Store]:
+    def _stores(self, cluster: str | None, namespace: str | None = None) -> Sequence[Store]:
         if cluster is not None:
-            return self._readable(cluster).stores()
-        readable = [each for each in self._sets.values() if each.is_readable()]
+            return self._readable(cluster, namespace).stores()
+        readable = [each for each in self._sets.values() if each.is_readable(namespace)]
         if not readable and self._sets:
-            self._readable(next(iter(self._sets)))
+            self._readable(next(iter(self._sets)), namespace)
         for followed in readable:
-            _check_staleness(followed)
+            _check_staleness(followed, namespace)
         return [store for followed in readable for store in followed.stores()]
 
-    def _readable(self, cluster: str) -> Followed:
+    def _readable(self, cluster: str, namespace: str | None) -> Followed:
         followed = self._set(cluster)
-        if not followed.is_readable():
-            problem = followed.problem()
+        if not followed.is_readable(namespace):
+            problem = followed.problem(namespace)
             because = f": {problem}" if problem is not None else ""
             where = f" (cluster {cluster})" if cluster else ""
-            msg = f"{followed.gvr() or 'the resource'}{where} is {followed.state()}, not synced{because}"
+            msg = f"{followed.gvr() or 'the resource'}{where} is {followed.state(namespace)}, not synced{because}"
             raise NotSyncedError(msg)
-        _check_staleness(followed)
+        _check_staleness(followed, namespace)
         return followed
 
     def _set(self, cluster: str) -> Followed:
@@ -254,14 +261,14 @@ def _in_order(parts: Sequence[Sequence[Object]]) -> Sequence[Object]:
     return sorted((obj for part in parts for obj in part), key=lambda obj: (obj.cluster, obj.ref.key))
 
 
-def _check_staleness(followed: Followed) -> None:
+def _check_staleness(followed: Followed, namespace: str | None) -> None:
     limit = followed.max_staleness()
-    if limit is not None and (age := followed.age()) > limit:
+    if limit is not None and (age := followed.age(namespace)) > limit:
         msg = f"{followed.gvr()}: nothing was heard from the server for {age:.0f} s, want at most {limit:g}"
         raise StaleCacheError(msg)
 
 
-def _is_behind(followed: Followed, stores: Sequence[Store], rv: str) -> bool:
-    if not followed.has_synced() or followed.state() in {"forbidden", "unserved", "stopped"}:
+def _is_behind(followed: Followed, stores: Sequence[Store], namespace: str, rv: str) -> bool:
+    if not followed.has_synced(namespace) or followed.state(namespace) in {"forbidden", "unserved", "stopped"}:
         return False
     return any(is_at_least(store.rv(), rv) is False for store in stores)

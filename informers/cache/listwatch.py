@@ -30,6 +30,8 @@ EventType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 
 _LIST_TIMEOUT: Final = 60.0
 _PAGE: Final = 500
+_SECRETS: Final = "secrets"
+_SHOWN: Final = 200  # bytes of a line that makes no sense
 _PARTIAL: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,application/json"
 
 
@@ -119,7 +121,11 @@ def _check_option(option: str, value: float, *, wanted: str, holds: bool) -> Non
 
 
 class UndecodableError(InformersError):
-    """A line of a watch is not an event; `.length` is its size. What follows on that stream cannot be trusted."""
+    """A line of a watch is not an event. What follows on that stream cannot be trusted.
+
+    Attributes:
+        length: the line's size in bytes.
+    """
 
     def __init__(self, message: str, *, length: int) -> None:
         self.length = length
@@ -404,4 +410,11 @@ class Watch:
         )
 
     def _undecodable(self, what: str, line: bytes) -> UndecodableError:
-        return UndecodableError(f"watch {self._gvr}: {what}, {len(line)} bytes", length=len(line))
+        shown = "" if self._gvr.resource == _SECRETS else f": {_head_of(line)!a}"
+        return UndecodableError(f"watch {self._gvr}: {what}, {len(line)} bytes{shown}", length=len(line))
+
+
+def _head_of(line: bytes) -> str:
+    """Return how a line begins, as far as that is no object's content: content may be anybody's secret."""
+    around, inside, _ = line.partition(b'"object"')
+    return (around + inside)[:_SHOWN].decode(errors="replace")

@@ -347,7 +347,7 @@ class Reflector:
             for raw in page.items:
                 self._collect(replacement, read_item(raw))
         count = len(replacement.items)
-        self._writer.replace(replacement, list_rv)
+        self._writer.replace(replacement, list_rv, is_newest=not rv or self._page_size is not None)
         self._rv = list_rv
         _list_items.set(count, **self._labels)
         _log.debug("listed", extra=fields(items=count, rv=list_rv, cause=self._cause))
@@ -523,6 +523,7 @@ class Reflector:
         if self._hooks.is_served() is False and len(self._writer.store):
             self._writer.clear()
             self._deliver()
+            self._hooks.changed()
 
     # State, and who is told of it.
 

@@ -257,6 +257,11 @@ class Store:
             if mailbox in self._mailboxes:
                 self._mailboxes.remove(mailbox)
 
+    def is_delivering(self) -> bool:
+        """Tell whether some handler has not yet been told all, or is being told in this moment."""
+        with self._lock:
+            return any(mailbox.pending or mailbox.is_draining for mailbox in self._mailboxes)
+
     def mailboxes(self) -> Sequence[Mailbox]:
         """Return those that have something to tell and nobody who does it."""
         with self._lock:
@@ -469,7 +474,7 @@ class StoreWriter:
                 deltas = [Delta(obj.ref, told, obj if is_news else old)]
         else:
             deltas = [Delta(obj.ref, None, obj)]
-        if is_news:
+        if is_news or (is_whole and store._lacks_body_locked(key)):
             store._set_locked(key, obj, values)
             self._mark_whole_locked(key, is_whole=is_whole)
         if moves_rv:
@@ -503,8 +508,12 @@ class StoreWriter:
         with self.store._lock:
             self._move_rv_locked(rv)
 
-    def replace(self, replacement: Replacement, rv: str) -> None:
-        """Swap a whole list in: map, indexes and RV at once; then handlers are to be told, of deletions first."""
+    def replace(self, replacement: Replacement, rv: str, *, is_newest: bool = False) -> None:
+        """Swap a whole list in: map, indexes and RV at once; then handlers are to be told, of deletions first.
+
+        An object keeps its newer state when the list brings an older one, unless the list `is_newest`: then the
+        server has been set back, say to a backup, and what we have seen no longer holds.
+        """
         store = self.store
         while True:
             functions = store._indexer.functions
@@ -516,10 +525,12 @@ class StoreWriter:
             with store._lock:
                 if functions is not store._indexer.functions:
                     continue
-                if self._replace_locked(replacement, values, rv):
+                if self._replace_locked(replacement, values, rv, is_newest=is_newest):
                     return
 
-    def _replace_locked(self, replacement: Replacement, values: Mapping[str, tuple[Object, Values]], rv: str) -> bool:
+    def _replace_locked(
+        self, replacement: Replacement, values: Mapping[str, tuple[Object, Values]], rv: str, *, is_newest: bool
+    ) -> bool:
         """Swap, or return False, with nothing changed, if somebody referred to an object in the meantime."""
         store = self.store
         old_items = store._items
@@ -534,7 +545,9 @@ class StoreWriter:
         new_items: dict[str, Object] = {}
         for key, (obj, is_whole) in chosen.items():
             old = old_items.get(key)
-            if old is not None and (stands := self._stands_locked(key, old, obj, is_whole=is_whole)):
+            if old is not None and (
+                stands := self._stands_locked(key, old, obj, is_whole=is_whole, is_newest=is_newest)
+            ):
                 new_items[key] = old
                 if stands == "stale":
                     _stale_events.add(cluster=store.cluster, resource=str(store.gvr))
@@ -564,14 +577,15 @@ class StoreWriter:
         store._tell_locked([*deletions, *others, None] if is_first else [*deletions, *others])
         return True
 
-    def _stands_locked(self, key: str, old: Object, obj: Object, *, is_whole: bool) -> str:
+    def _stands_locked(self, key: str, old: Object, obj: Object, *, is_whole: bool, is_newest: bool) -> str:
         """Tell whether what the store holds stays: "same", or "stale" when the list brings an older state; else ""."""
         if old is obj:
             return "same"
         if old.uid != obj.uid:
             return ""
         if is_at_least(obj.resource_version, old.resource_version) is False:
-            return "stale"
+            # What was read by itself, to complete it, may be newer than any list that was on its way.
+            return "" if is_newest and key not in self.store._told else "stale"
         if not _is_same(old, obj):
             return ""
         # The same state: only what completes it is news.

@@ -31,6 +31,7 @@ from informers.api.transport import Transport
 from informers.backoff import Backoff
 from informers.cache.dependencies import DependencyGraph
 from informers.cache.factory import InformerFactory, InformerSet
+from informers.cache.informer import Informer
 from informers.cache.lister import Lister
 from informers.cache.listwatch import Selection, WatchOptions
 from informers.cache.store import Delta
@@ -184,7 +185,7 @@ class Manager:
             stop=self._stop,
             gate=self._gate,
             follow=self._follow,
-            sets=self._sets,
+            sets=self._informers,
             start_thread=lambda name, run: self._threads.start(name, run, group=_WORK),
         )
         self._lock = threading.Lock()  # guards all below
@@ -601,6 +602,11 @@ class Manager:
     def _sets(self, cluster: str) -> Sequence[InformerSet]:
         factory = self._factories.get(cluster)
         return () if factory is None else factory.sets()
+
+    def _informers(self, cluster: str) -> Sequence[Informer]:
+        """Return what controllers wait for: each namespace for itself, so that a broken one holds up no other."""
+        factory = self._factories.get(cluster)
+        return () if factory is None else factory.informers()
 
     def _find(self, ref: ObjectRef) -> Object | None:
         """Look an object up in all caches."""

@@ -120,8 +120,12 @@ def _behind(manager: Manager) -> list[str]:
     found = []
     for sets in manager.informers().values():
         for informers in sets:
-            if informers.state() in _FOLLOWING:
-                found += [text for store in informers.stores() if (text := _difference(manager, informers, store))]
+            found += [
+                text
+                for store in informers.stores()
+                if informers.state(store.namespace or None) in _FOLLOWING
+                if (text := _difference(manager, informers, store))
+            ]
     return found
 
 
@@ -144,14 +148,9 @@ def _difference(manager: Manager, informers: InformerSet, store: Store) -> str:
     held = {obj.ref.key: obj.resource_version for obj in store.list()}
     if differing := sorted(key for key in listed.keys() | held.keys() if listed.get(key) != held.get(key)):
         return f"{_name(informers)} is behind at {_listed(differing)}"
-    if _is_delivering(store):
+    if store.is_delivering():
         return f"{_name(informers)} is telling its handlers"
     return ""
-
-
-def _is_delivering(store: Store) -> bool:
-    with store._lock:
-        return any(mailbox.pending or mailbox.is_draining for mailbox in store._mailboxes)
 
 
 def _handed_out(manager: Manager) -> int:

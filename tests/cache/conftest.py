@@ -98,6 +98,8 @@ class FakeServer:
         self.list_faults: deque[Exception | bytes | Callable[[], None]] = deque()
         self.watch_faults: deque[Exception | Callable[[], None]] = deque()
         self.get_faults: deque[Exception | Callable[[], None]] = deque()
+        self.get_timeouts: list[float | None] = []
+        self.forbidden: set[str] = set()  # namespaces
 
     # What is there.
 
@@ -192,6 +194,8 @@ class FakeServer:
                 raise ConnectionLost(msg)
         with self._changed:
             inside = path.split("/namespaces/")[1].partition("/")[0] if "/namespaces/" in path else None
+            if inside in self.forbidden:
+                raise ForbiddenError(f"{inside} is forbidden", status=403, verb=verb)
             found = [obj for key, obj in sorted(self.objects.items()) if inside is None or key.startswith(f"{inside}/")]
             return Response(200, {"content-type": "application/json"}, self.list_body(found, str(self.rv)))
 
@@ -232,6 +236,7 @@ class FakeServer:
 
     def get(self, ref: ObjectRef, *, timeout: float | None = None) -> Object:
         self._log("get", str(ref), [])
+        self.get_timeouts.append(timeout)
         fault = self.get_faults.popleft() if self.get_faults else None
         if isinstance(fault, Exception):
             raise fault

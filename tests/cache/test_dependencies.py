@@ -14,7 +14,7 @@ from informers.cache.dependencies import DependencyGraph
 from informers.cache.factory import InformerFactory
 from informers.cache.listwatch import Selection, WatchOptions
 from informers.cache.store import Delta, Handler
-from informers.meta.errors import NotFoundError, NotSyncedError, api_error
+from informers.meta.errors import ConfigError, NotFoundError, NotSyncedError, api_error
 from informers.meta.objects import Object
 from informers.meta.resources import GVR, ObjectRef, Resource
 from informers.testing.clock import FakeClock
@@ -81,7 +81,7 @@ def hold_list(server: FakeServer) -> threading.Event:
 
 
 def graph_of(factory: InformerFactory, **options: Any) -> tuple[DependencyGraph, Woken]:
-    graph = DependencyGraph({"": factory}, **options)
+    graph = DependencyGraph({"": factory}, clock=factory.clock, **options)
     woken = Woken()
     graph.subscribe(woken)
     return graph, woken
@@ -218,7 +218,7 @@ def test_a_reference_that_comes_later_is_completed_by_one_get(factory: InformerF
 
 @pytest.mark.parametrize("status", [403, 404, 503])
 def test_what_cannot_be_completed_is_not_synced_until_it_is(
-    factory: InformerFactory, server: FakeServer, status: int
+    factory: InformerFactory, server: FakeServer, clock: FakeClock, status: int
 ) -> None:
     server.put("y", data={"k": "w"})
     graph, woken = graph_of(factory)
@@ -229,6 +229,7 @@ def test_what_cannot_be_completed_is_not_synced_until_it_is(
     graph.replace(target("b"), [source("y")])
     with pytest.raises(NotSyncedError, match="body"):
         graph.lister(source("y")).find(source("y"))
+    clock.advance(30)
     graph.replace(target("b"), [source("y")])
 
     found = graph.lister(source("y")).find(source("y"))
@@ -390,10 +391,10 @@ class StepDemand:
     def has_synced(self) -> bool:
         return self.value is not None
 
-    def state(self) -> str:
-        return "watching"
+    def verdicts(self) -> frozenset[tuple[str, bool, str]]:
+        return frozenset([("", True, "")]) if self.has_synced() else frozenset()
 
-    def refer(self, ref: ObjectRef) -> None: ...
+    def refer(self, ref: ObjectRef, *, timeout: float) -> None: ...
 
     def unrefer(self, ref: ObjectRef) -> None: ...
 
@@ -407,7 +408,7 @@ class StepFactory:
     def __init__(self) -> None:
         self.only = StepDemand()
 
-    def demand(self, selection: Selection, ref: ObjectRef) -> StepDemand:
+    def demand(self, selection: Selection, ref: ObjectRef, *, timeout: float) -> StepDemand:
         return self.only
 
     def follow_text(self, text: str, listener: Callable[[Any], None]) -> Callable[[], None]:
@@ -505,3 +506,89 @@ class GraphMachine(RuleBasedStateMachine):
 
 GraphMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=20, deadline=None)
 test_the_graph_is_like_a_dictionary_of_sets = GraphMachine.TestCase
+
+
+# What goes wrong on the way.
+
+
+def test_dependents_in_a_namespace_that_was_forbidden_are_woken_when_it_heals_and_no_others(
+    factory: InformerFactory, server: FakeServer, clock: FakeClock
+) -> None:
+    server.forbidden.add("bad")
+    graph, woken = graph_of(factory, namespaces=("bad", "good"))
+    bad, good = ObjectRef(CONFIGMAPS, "bad", "x"), ObjectRef(CONFIGMAPS, "good", "x")
+    graph.replace(target("a"), [bad])
+    graph.replace(target("b"), [good])
+    woken.wait(1)
+    server.wait_stream()
+    woken.calls.clear()
+
+    server.put("x", "bad", silent=True)
+    server.forbidden.clear()
+    clock.block_until_waiting(due_in=45)
+    clock.advance(45)
+
+    assert woken.wait(1) == [(["a"], 0)]
+    assert graph.lister(bad).find(bad) is not None
+
+
+def test_bodies_of_many_references_are_waited_for_as_long_as_that_of_one(
+    factory: InformerFactory, server: FakeServer, clock: FakeClock
+) -> None:
+    for name in ("x", "y", "z"):
+        server.put(name)
+    graph, woken = graph_of(factory)
+    graph.replace(target("a"), [source("absent")])
+    woken.wait(1)
+
+    def hang() -> None:
+        clock.advance(3)
+        raise api_error(503, None)
+
+    server.get_faults.extend([hang, hang, hang])
+    graph.replace(target("b"), [source("x"), source("y"), source("z")])
+
+    assert server.get_timeouts == [5.0, 2.0]
+    server.get_faults.clear()
+    graph.replace(target("b"), [source("x"), source("y"), source("z")])
+    assert all(graph.lister(source(name)).find(source(name)) is not None for name in ("x", "y", "z"))
+
+
+def test_a_body_that_may_not_be_read_is_asked_for_once_in_a_while_however_many_want_it(
+    factory: InformerFactory, server: FakeServer, clock: FakeClock
+) -> None:
+    server.put("x")
+    graph, woken = graph_of(factory)
+    graph.replace(target("a"), [source("absent")])
+    woken.wait(1)
+    server.get_faults.extend([api_error(403, None)] * 3)
+
+    for n in range(20):
+        graph.replace(target(f"t{n}"), [source("x")])
+        with pytest.raises(NotSyncedError, match="body"):
+            graph.lister(source("x")).find(source("x"))
+    assert len(server.get_timeouts) == 1
+    clock.advance(30)
+    graph.replace(target("t0"), [source("x")])
+    assert len(server.get_timeouts) == 2
+
+    server.put("x")  # its next event brings the body too, and wakes
+    assert len(woken.wait(2)[1][0]) == 20
+    assert graph.lister(source("x")).find(source("x")) is not None
+
+
+def test_a_reference_that_nothing_can_follow_leaves_the_other_edges_whole(
+    factory: InformerFactory, server: FakeServer
+) -> None:
+    server.put("x", data={"k": "v"})
+    graph, woken = graph_of(factory)
+    graph.replace(target("a"), [source("x")])
+    woken.wait(1)
+
+    with pytest.raises(ConfigError):
+        graph.replace(target("a"), [source("x"), ObjectRef(GVR("", "v1", "no/such"), "default", "x"), source("y")])
+    graph.forget(target("a"))
+
+    assert graph._followed == {}
+    with pytest.raises(NotSyncedError):
+        graph.lister(source("x"))

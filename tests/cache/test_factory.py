@@ -9,7 +9,14 @@ import pytest
 from informers.cache.factory import InformerFactory, InformerSet
 from informers.cache.listwatch import Selection, WatchOptions
 from informers.cache.store import Delta
-from informers.meta.errors import ConfigError, UnknownKindError
+from informers.meta.errors import (
+    ConfigError,
+    ConnectionLost,
+    ForbiddenError,
+    NotFoundError,
+    NotSyncedError,
+    UnknownKindError,
+)
 from informers.meta.objects import Object
 from informers.meta.resources import GVR, Resource
 from informers.testing.clock import FakeClock
@@ -250,3 +257,149 @@ def test_a_namespace_that_cannot_be_one_is_an_error_and_leaves_nothing_behind(fa
         factory.follow(Selection(V1, namespaces=("a/b",)))
 
     assert factory.sets() == ()
+
+
+# Several namespaces, one of which is broken.
+
+
+@pytest.fixture
+def half_forbidden(factory: InformerFactory, server: FakeServer, clock: FakeClock) -> InformerSet:
+    """Namespace `good` is followed, `bad` is forbidden."""
+    server.put("x", "good")
+    server.put("y", "bad")
+    server.forbidden.add("bad")
+    factory.start()
+    informers = factory.follow(Selection(V1, namespaces=("bad", "good")))
+    server.wait_stream()
+    wait_for(informers, lambda: informers.state("bad") == "forbidden" and informers.state("good") == "watching")
+    return informers
+
+
+def test_a_forbidden_namespace_does_not_hide_how_far_the_others_are(half_forbidden: InformerSet) -> None:
+    seen: list[str] = []
+    registration = half_forbidden.add_handler(lambda delta: seen.append(delta.ref.key))
+
+    assert half_forbidden.state() == "watching"
+    assert half_forbidden.has_synced()
+    assert registration.has_synced()
+    assert seen == ["good/x"]
+    assert "bad is forbidden" in str(half_forbidden.problem())
+    assert (half_forbidden.has_synced("bad"), half_forbidden.has_synced("good")) == (False, True)
+    assert half_forbidden.age() == 0
+
+
+def test_a_forbidden_namespace_is_not_an_empty_one_and_hides_no_other(
+    half_forbidden: InformerSet, clock: FakeClock, server: FakeServer
+) -> None:
+    lister = half_forbidden.lister()
+
+    assert lister.get("x", "good").name == "x"
+    assert [obj.ref.key for obj in lister.list()] == ["good/x"]
+    assert [obj.ref.key for obj in lister.list("good")] == ["good/x"]
+    for read in (lambda: lister.get("y", "bad"), lambda: lister.list("bad")):
+        with pytest.raises(NotSyncedError, match=r"is forbidden, not synced.*bad is forbidden"):
+            read()
+
+    server.forbidden.clear()
+    clock.block_until_waiting(due_in=45)
+    clock.advance(45)
+    wait_for(half_forbidden, lambda: half_forbidden.has_synced("bad"))
+    assert [obj.ref.key for obj in lister.list()] == ["bad/y", "good/x"]
+
+
+def test_a_set_is_not_synced_while_a_namespace_that_may_be_listed_is_not(
+    factory: InformerFactory, server: FakeServer
+) -> None:
+    server.forbidden.add("bad")
+    go = threading.Event()
+
+    def hold() -> None:
+        assert go.wait(10)
+
+    factory.start()
+    informers = factory.follow(Selection(V1, namespaces=("bad",)))
+    wait_for(informers, lambda: informers.state() == "forbidden")  # alone, it is what there is to tell
+    server.list_faults.append(hold)
+    both = factory.follow(Selection(V1, namespaces=("bad", "good")))
+
+    assert both.state() in {"pending", "syncing"}
+    assert not both.has_synced()
+    go.set()
+    wait_for(both, both.has_synced)
+
+
+def test_a_forbidden_namespace_is_one_informer_of_which_nothing_is_expected(
+    half_forbidden: InformerSet, factory: InformerFactory
+) -> None:
+    states = {informer.key.namespace: informer.state() for informer in factory.informers()}
+
+    assert states == {"bad": "forbidden", "good": "watching"}
+    assert {informer.gvr() for informer in factory.informers()} == {V1}
+    assert [store.namespace for informer in factory.informers() for store in informer.stores()] == ["bad", "good"]
+
+
+# Names that change their meaning.
+
+
+def test_a_version_that_is_gone_is_given_up_although_the_next_one_may_not_be_listed(
+    factory: InformerFactory, server: FakeServer, mapper: FakeMapper, clock: FakeClock
+) -> None:
+    server.put("a")
+    mapper.change(widgets())
+    factory.start()
+    informers = factory.follow(Selection("widget"))
+    seen: list[tuple[GVR, bool]] = []
+    informers.add_handler(lambda delta: seen.append((delta.ref.gvr, delta.new is not None)))
+    stream = server.wait_stream()
+    wait_for(informers, informers.has_synced)
+    server.list_faults.append(ForbiddenError("v2 is forbidden", status=403))
+    mapper.change(widgets(V2))
+    server.wait_requests("list", 2)
+    assert [obj.name for obj in informers.lister().list()] == ["a"]
+
+    server.list_faults.append(NotFoundError(status=404))
+    stream.cut(NotFoundError(status=404))
+    clock.block_until_waiting(due_in=1.6)
+    clock.advance(1.6)
+
+    wait_for(informers, lambda: informers.gvr() == V2)
+    assert seen == [(V1, True), (V1, False)]
+    assert informers.state() == "forbidden"
+    with pytest.raises(NotSyncedError, match="v2 is forbidden"):
+        informers.lister().list()
+
+
+def test_a_name_that_comes_back_to_what_it_meant_goes_on_with_what_is_there(
+    factory: InformerFactory, server: FakeServer, mapper: FakeMapper
+) -> None:
+    server.put("a")
+    mapper.change(widgets())
+    factory.start()
+    informers = factory.follow(Selection("widget"))
+    seen: list[Delta] = []
+    informers.add_handler(seen.append)
+    stream = server.wait_stream()
+    wait_for(informers, informers.has_synced)
+    first = factory.informers()[0]
+    go = threading.Event()
+
+    def hold() -> None:
+        assert go.wait(10)
+
+    server.list_faults.append(hold)
+    mapper.change(widgets(V2))
+    server.wait_requests("list", 2)
+    mapper.change(widgets())
+    wait_for(informers, lambda: len(informers._next) == 0)
+    changes: list[str] = []
+    informers.on_change(lambda: changes.append(informers.state()))
+    stream.cut(ConnectionLost("cut"))
+    wait_for(informers, lambda: informers.state() == "synced")
+    go.set()
+
+    assert informers.gvr() == V1
+    assert "synced" in changes
+    assert [delta.ref.gvr for delta in seen] == [V1]
+    assert len(first._on_change) == 1
+    informers.release()
+    assert len(first._on_change) == 0

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import pytest
 
@@ -57,22 +57,25 @@ class FakeSet:
     def stores(self) -> Sequence[Store]:
         return self.parts
 
-    def has_synced(self) -> bool:
-        return self.is_readable()
+    def has_synced(self, namespace: str | None = None) -> bool:
+        return self.is_readable(namespace)
 
-    def is_readable(self) -> bool:
+    def is_readable(self, namespace: str | None = None) -> bool:
         return all(store.is_filled() for store in self.parts)
+
+    def verdicts(self) -> Collection[tuple[str, bool, str]]:
+        raise NotImplementedError
 
     def max_staleness(self) -> float | None:
         return self.limit
 
-    def state(self) -> str:
+    def state(self, namespace: str | None = None) -> str:
         return self.the_state
 
-    def problem(self) -> InformersError | None:
+    def problem(self, namespace: str | None = None) -> InformersError | None:
         return InformersError("the reason") if self.the_state == "forbidden" else None
 
-    def age(self) -> float:
+    def age(self, namespace: str | None = None) -> float:
         return self.the_age
 
     def add_index(self, name: str, func: Callable[[Object], Iterable[str]]) -> None:

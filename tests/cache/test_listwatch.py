@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from informers.api.calls import Cancel
-from informers.cache.listwatch import ListWatch, Selection, WatchOptions
+from informers.cache.listwatch import ListWatch, Selection, UndecodableError, Watch, WatchOptions
 from informers.meta.errors import APIError, ConfigError
 from informers.meta.resources import GVR
 from informers.testing.clock import FakeClock
@@ -105,3 +106,30 @@ def test_one_lists_rv_is_that_of_its_first_page(server: FakeServer) -> None:
 
     assert [(page.is_first, page.rv, page.has_more) for page in pages] == [(True, "7", True), (False, "7", False)]
     assert server.requests[0][1] == "/api/v1/namespaces/n/configmaps"
+
+
+@pytest.mark.parametrize(
+    ("resource", "line", "shown"),
+    [
+        ("configmaps", b"<html>\xff no", "'<html>\\ufffd no'"),
+        ("configmaps", b'{"type":"WEIRD","object":{"data":{"k":"content"}}}', '\'{"type":"WEIRD","object"\''),
+        ("configmaps", b"x" * 500, f"'{'x' * 200}'"),
+        ("secrets", b'{"type":"WEIRD","object":{"data":{"k":"content"}}}', ""),
+        ("secrets", b"Y29udGVudA==", ""),
+    ],
+)
+def test_a_line_that_is_no_event_is_told_without_anybodys_secret(resource: str, line: bytes, shown: str) -> None:
+    class Lines:
+        def lines(self) -> Iterator[bytes]:
+            yield line
+
+        def close(self) -> None: ...
+
+    watch = Watch(Lines(), GVR("", "v1", resource), "")  # type: ignore[arg-type] # a fake with the methods that are used
+
+    with pytest.raises(UndecodableError) as raised:
+        list(watch.events())
+
+    assert raised.value.length == len(line)
+    assert str(raised.value).endswith(f"{len(line)} bytes: {shown}" if shown else f"{len(line)} bytes")
+    assert "content" not in str(raised.value)

@@ -633,3 +633,64 @@ class StoreMachine(RuleBasedStateMachine):
 
 StoreMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 test_store_and_indexes_are_like_a_dictionary = StoreMachine.TestCase
+
+
+def test_a_whole_state_that_comes_once_more_is_taken_in_by_who_lacks_it() -> None:
+    store, writer = selective()
+    mailbox = store.subscribe(lambda delta: None)
+    taken(store, mailbox)
+    writer.refer("n/other")
+
+    writer.apply(halves("other", 5))
+
+    assert has_body(store, "other")
+    assert not store.lacks_body("n/other")
+    assert taken(store, mailbox) == []
+
+
+# A server that was set back.
+
+
+def test_the_newest_list_holds_although_what_was_seen_before_is_newer() -> None:
+    store, writer = new_store()
+    fill(writer, make("a", 30), make("b", 31), rv="40")
+    mailbox = store.subscribe(lambda delta: None)
+    taken(store, mailbox)
+    replacement = writer.replacement()
+    replacement.add(Received(make("a", 7)))
+
+    writer.replace(replacement, "9", is_newest=True)
+
+    assert told(taken(store, mailbox)) == [("b", "31", ""), ("a", "30", "7")]
+    assert store.rv() == "9"
+    assert writer.apply(Received(make("a", 10)))
+
+
+def test_what_was_completed_while_the_newest_list_was_on_its_way_stays() -> None:
+    store, writer = selective()
+    writer.refer("n/other")
+    replacement = writer.replacement()
+    replacement.add(halves("wanted", 5))
+    replacement.add(halves("other", 5))
+    assert writer.complete(halves("other", 8).whole)
+
+    writer.replace(replacement, "7", is_newest=True)
+
+    found = store.get("n/other")
+    assert found is not None
+    assert found.resource_version == "8"
+    assert has_body(store, "other")
+
+
+def test_a_store_tells_whether_handlers_have_been_told_everything() -> None:
+    store, writer = new_store()
+    mailbox = store.subscribe(lambda delta: None)
+    assert not store.is_delivering()
+
+    fill(writer, make("a", 1))
+    assert store.is_delivering()
+    assert store.begin_draining(mailbox)
+    store.take(mailbox)
+    assert store.is_delivering()
+    store.take(mailbox)
+    assert not store.is_delivering()
