@@ -49,7 +49,8 @@ _COMBINED: Final = "(combined from similar events)"
 _TYPES: Final = frozenset({"Normal", "Warning"})
 
 _BUFFER: Final = 1000
-_NOTE_BYTES: Final = 1024
+# In bytes, as the API server counts.
+_NOTE: Final = 1024
 _TEXT: Final = 128
 _OVER: Final = 600.0  # seconds after which a series is over, and a namespace is tried again
 _SERIES_PAUSE: Final = 60.0
@@ -240,7 +241,7 @@ class EventRecorder:
                 related=None if related is None else self._describe(related),
                 type=type if type in _TYPES else "Warning",
                 reason=_cut(reason, _TEXT) or "Unknown",
-                note=_cut_bytes(note, _NOTE_BYTES),
+                note=_shortened(note, _NOTE),
                 action=_cut(action, _TEXT) or "Reconcile",
                 at=self._clock.utc_now(),
             )
@@ -601,9 +602,11 @@ def _qualified(program: str) -> str:
 
 
 def _cut(text: str, length: int) -> str:
-    return text[:length]
+    """Cut at `length` bytes, which is what the API server counts, on a character border."""
+    return text.encode("utf-8", "replace")[:length].decode("utf-8", "ignore")
 
 
-def _cut_bytes(text: str, length: int) -> str:
-    data = text.encode("utf-8", "replace")
-    return data.decode() if len(data) <= length else data[: length - 3].decode("utf-8", "ignore") + "…"
+def _shortened(text: str, length: int) -> str:
+    """Cut at `length` bytes, and show that something is missing."""
+    whole = _cut(text, len(text) * 4)
+    return whole if len(whole.encode()) <= length else _cut(text, length - 3) + "…"

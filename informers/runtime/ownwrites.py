@@ -5,7 +5,9 @@ reach, or, for a deletion, an object that has to be gone. Floors fall by what st
 stores say when; nothing polls.
 
 What is surprising: a store that is not following its resource (forbidden, not served, stopped, not yet filled)
-holds nobody up, and neither does a resourceVersion that cannot be compared.
+holds nobody up, and neither does a resourceVersion that cannot be compared. The floors of an object that is gone stay
+until they are met, as it may come back before that, and its next reconcile would act on a cache from before the last.
+They fall without anybody asking, so what is kept is never more than what was written and not seen.
 """
 
 from __future__ import annotations

@@ -746,6 +746,28 @@ def test_edges_of_an_object_that_is_there_or_not_known_to_be_gone_are_kept(world
     assert graph.forgotten == []
 
 
+def test_a_controller_can_keep_the_text_of_its_own_mistakes_out_of_the_log(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What an exception of its own quotes may be a secret: it raises another one, that tells the type and the place."""
+
+    def careful(_request: Request) -> None:
+        try:
+            int("hunter" + str(2))
+        except ValueError as error:
+            place = f"{type(error).__name__} in careful"
+        raise InformersError(place)
+
+    controller = world.controller()
+    world.answers = [careful]
+    controller.enqueue(A)
+    with caplog.at_level(logging.DEBUG):
+        step(controller)
+
+    assert "ValueError in careful" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
 # Own writes.
 
 
@@ -769,6 +791,37 @@ def test_no_reconcile_starts_before_the_cache_shows_the_last_ones_writes(world: 
     assert len(world.requests) == 2
     assert world.requests[1].since == came, "measured from when the change came in"
     assert controller.is_idle()
+
+
+def test_an_object_that_comes_back_waits_for_what_was_written_when_it_had_gone(world: World) -> None:
+    """Its children are being deleted; the cache still shows them."""
+    controller = world.controller()
+    world.answers = [writing(wrote("105"))]
+    controller.enqueue(A)  # gone
+    step(controller)
+
+    world.widgets.tell(None, obj("a", uid="another"))
+    came_back = step(controller)
+    world.configmaps.store.advance("105")
+    shown = step(controller)
+
+    assert (came_back, shown) == ("parked", "success")
+
+
+def test_what_an_object_wrote_that_is_gone_is_forgotten_once_it_is_shown(world: World) -> None:
+    controller = world.controller()
+    world.answers = [writing(wrote("105"))]
+    controller.enqueue(A)
+    step(controller)
+    before = controller.holds(A)
+
+    world.configmaps.store.advance("105")
+
+    assert before
+    assert not controller.holds(A)
+    assert controller._own is not None
+    assert len(controller._own) == 0
+    assert world.configmaps.store.callbacks == []
 
 
 def test_other_keys_go_on_meanwhile(world: World) -> None:

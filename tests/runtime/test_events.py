@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from informers import metrics
+from informers.backoff import Backoff
 from informers.meta.errors import (
     AlreadyExistsError,
     Cause,
@@ -233,7 +234,7 @@ def test_long_texts_are_cut_on_a_character_border(events: Recording) -> None:
     (body,) = events.bodies(1)
     assert len(body["note"].encode()) <= 1024
     assert body["note"] == "é" * 510 + "…"
-    assert (len(body["reason"]), len(body["action"])) == (128, 128)
+    assert (body["reason"], body["action"]) == ("R" * 128, "ä" * 64), "128 bytes, as the server counts"
 
 
 def test_a_note_that_fits_is_not_cut(events: Recording) -> None:
@@ -530,6 +531,26 @@ def test_what_is_buffered_at_the_stop_is_sent(clock: FakeClock) -> None:
 
     assert not recording.threads[0].is_alive(), "it ends as soon as all is sent"
     assert len(recording.client.calls) == 3
+
+
+def test_what_failed_is_tried_again_within_2_s_of_the_stop(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("informers.runtime.events._RETRY", Backoff(1.5, 30.0, jitter=0.0))
+    recording = Recording(clock)
+    recording.recorder.start()
+    recording.client.errors[NEW] = [ServerError(status=500)]
+    before = dropped("stopped")
+    recording.say("late")
+    recording.client.wait(1)
+    recording.rest()
+
+    recording.recorder.stop()
+    clock.block_until_waiting(due_in=1.5)
+    clock.advance(1.5)
+    recording.client.wait(2)
+
+    recording.threads[0].join(10)
+    assert not recording.threads[0].is_alive(), "it ends as soon as all is sent"
+    assert dropped("stopped") == before
 
 
 def test_what_cannot_be_sent_within_2_s_of_the_stop_is_dropped(clock: FakeClock) -> None:
