@@ -16,6 +16,7 @@ RULE = {"k8s-copier.fig.org/replace-data.k": "secret:hub:data.k"}
 VALUES = ["MQ==", "Mg==", "Mw==", "NA=="]
 
 
+@pytest.mark.timeout(300)
 def test_a_thousand_targets_are_written_once_for_each_change_and_a_kill_loses_and_repeats_nothing(story: Story) -> None:
     names = [f"t-{number:04}" for number in range(TARGETS)]
     story.in_parallel(lambda name: make_target(story, name), names)
