@@ -37,7 +37,7 @@ from informers.cache.listwatch import Selection, WatchOptions
 from informers.cache.store import Delta
 from informers.clock import Clock, Stop, SystemClock
 from informers.logs import fields
-from informers.meta.errors import ConfigError, InformersError, TransportError
+from informers.meta.errors import ConfigError, InformersError, NotLeaderError, NotSyncedError, TransportError
 from informers.meta.objects import Object
 from informers.meta.resources import GVR, ObjectRef
 from informers.runtime.controller import (
@@ -447,8 +447,8 @@ class Manager:
                 message = self._mailbox.get_nowait()
             except Empty:
                 return failed
-            # What was cut off by the stop is no failure.
-            if isinstance(message, _ThreadEnded) and message.error and not isinstance(message.error, TransportError):
+            # One that asked for the stop and then ended is none of these.
+            if isinstance(message, _ThreadEnded) and message.error is not None:
                 error = _told(message)
                 failed = failed or error
 
@@ -495,7 +495,7 @@ class Manager:
             transport.cut_reads()
 
     def _thread_ended(self, name: str, group: str, error: BaseException | None) -> None:
-        if error is None and self._stop.is_set():
+        if self._stop.is_set() and (error is None or _comes_of_stop(error)):
             return
         if error is None and group == _WORK:
             # A program that asks for the stop and then returns has asked first.
@@ -568,13 +568,8 @@ class Manager:
     def _discover(self, cluster: str) -> None:
         mapper = self._mappers[cluster]
         factory = self._factories[cluster]
-        try:
-            definitions = factory.follow(Selection(_CRDS, metadata_only=True), required=False)
-            services = factory.follow(Selection(_APISERVICES, metadata_only=True), required=False)
-        except InformersError:
-            if self._stop.is_set():
-                return  # the stop was faster than this thread
-            raise
+        definitions = factory.follow(Selection(_CRDS, metadata_only=True), required=False)
+        services = factory.follow(Selection(_APISERVICES, metadata_only=True), required=False)
 
         was_followed = False
 
@@ -634,6 +629,11 @@ class Manager:
         if name in known:
             msg = f"manager {self.name}: name {name!r} is in use"
             raise ConfigError(msg)
+
+
+def _comes_of_stop(error: BaseException) -> bool:
+    """Tell whether it is what one gets for going on while all is being stopped: cut off, or late."""
+    return isinstance(error, TransportError | NotSyncedError | NotLeaderError) or type(error) is InformersError
 
 
 def _told(ended: _ThreadEnded) -> BaseException:

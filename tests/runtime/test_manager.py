@@ -399,6 +399,20 @@ def test_what_the_stop_itself_cuts_off_is_no_failure(api: APIServer) -> None:
     assert error is None
 
 
+def test_what_comes_too_late_for_the_stop_is_no_failure(api: APIServer) -> None:
+    manager = manager_of(api)
+
+    def follow(stop: Stop) -> None:
+        stop.wait()
+        manager._factories[""].stop()
+        manager.lister(SECRETS)
+
+    manager.add_runnable("side", follow)
+
+    assert Running(manager).end() is None
+    assert manager.live_problems() == {}
+
+
 def test_work_that_exits_with_0_is_an_error_all_the_same(api: APIServer) -> None:
     """Raised as it is, it would end the process as if all had gone well."""
     manager = manager_of(api)
@@ -514,7 +528,7 @@ def test_what_a_reconcile_says_while_the_program_stops_is_still_sent(api: APISer
         return Result()
 
     manager.add_controller("c", reconcile, primary=CONFIGMAPS)
-    ref = create(manager, "x")
+    ref = create(manager, "says-last")
     found = Running(manager)
     assert entered.wait(10)
 
@@ -525,7 +539,7 @@ def test_what_a_reconcile_says_while_the_program_stops_is_still_sent(api: APISer
     leave.set()
 
     assert found.join() is None
-    assert [one["reason"] for one in api.objects("events") if one["involvedObject"]["name"] == "x"] == ["Last"]
+    assert [one["reason"] for one in api.objects("events") if one["involvedObject"]["name"] == "says-last"] == ["Last"]
 
 
 def test_what_still_runs_after_the_grace_is_named_and_raised(api: APIServer, caplog: pytest.LogCaptureFixture) -> None:
