@@ -327,3 +327,11 @@ def test_a_field_that_cannot_be_shown_does_not_lose_the_line(shape: str, capsys:
     assert "good" in line
     assert "hunter2" not in line
     assert capsys.readouterr().err == ""
+
+
+def test_a_handler_of_the_root_logger_gets_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Another library that sets the root logger up would else write every line a second time."""
+    lines = written(lambda: log.warning("once"))
+
+    assert len(lines) == 1
+    assert caplog.records == []

@@ -696,6 +696,18 @@ def test_nothing_starts_after_the_stop(world: World) -> None:
     assert world.requests == []
 
 
+def test_a_stop_drops_what_waits_to_be_reconciled(world: World) -> None:
+    controller = world.controller()
+    controller.enqueue(A)
+    controller.enqueue(B, after=5)
+
+    controller.stop()
+
+    assert controller.queue.get() is None
+    assert not controller.holds(A)
+    assert not controller.holds(B)
+
+
 def test_what_fails_by_the_stop_is_no_error(world: World, caplog: pytest.LogCaptureFixture) -> None:
     controller = world.controller(name="stopping")
 
