@@ -52,6 +52,7 @@ _KINDS: Final[Mapping[GVR, str]] = {
     _SERVICES: "APIService",
 }
 _CLUSTER_SCOPED: Final = frozenset({GVR("", "v1", "namespaces"), GVR("", "v1", "nodes"), _DEFINITIONS, _SERVICES})
+_ENDING: Final = 1.0  # how long we wait for the thread of an informer that was stopped; else we look again later
 # From what a person must know first to what is well.
 _NOT_ALLOWED: Final = frozenset({"forbidden", "unserved"})
 _HOPELESS: Final = _NOT_ALLOWED | {"stopped"}
@@ -768,12 +769,14 @@ class InformerFactory:
                 stopped.append(self._informers.pop(key))
             self._ending.extend(stopped)
             ending = list(self._ending)
-        ended = {informer for informer in ending if informer not in stopped and not informer.join(0)}
-        with self._changed:
-            self._ending = [informer for informer in self._ending if informer not in ended]
         for informer in stopped:
             _log.info("informer stopped, nobody needs it", extra=fields(resource=str(informer.key.gvr)))
             informer.stop()
+        ended = {informer for informer in ending if not informer.join(_ENDING)}
+        for informer in ended:
+            informer.free()
+        with self._changed:
+            self._ending = [informer for informer in self._ending if informer not in ended]
 
     def _resolve_all(self) -> None:
         """Look at every name again, and at every set whose scope may have become known."""

@@ -195,6 +195,10 @@ class Informer:
         thread.join(timeout)
         return thread.name if thread.is_alive() else ""
 
+    def free(self) -> None:
+        """Give the memory of the store up, once the thread has ended and nobody reads it."""
+        self._writer.free()
+
     def nudge(self) -> None:
         """Look again now, if the resource was not served: discovery has news."""
         self._reflector.nudge()

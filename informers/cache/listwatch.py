@@ -144,8 +144,7 @@ class ReceivedEnvelope(Envelope, frozen=True, rename="camel", gc=False):
     metadata: ReceivedMetadata = ReceivedMetadata()
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(msgspec.Struct, frozen=True, gc=False):
     """One object as it came: its bytes, inside the answer's, and its outermost fields; None if they make no sense."""
 
     raw: msgspec.Raw

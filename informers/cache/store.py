@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final, Protocol, TypeAlias
 
+import msgspec
 from cachetools import LRUCache
 
 from informers import metrics
@@ -376,8 +377,7 @@ class Store:
         return self._told.pop(key, old)
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(msgspec.Struct, frozen=True, gc=False):
     """One received object, ready to be stored: whole, and of its metadata alone if the store may want no more."""
 
     whole: Object
@@ -517,11 +517,10 @@ class StoreWriter:
         store = self.store
         while True:
             functions = store._indexer.functions
-            values = {
-                key: (obj, store._all_values_of(obj, functions))
-                for key, (obj, _) in ((key, self._choose(key, each)) for key, each in replacement.items.items())
-                if store.get(key) is not obj
-            }
+            with store._lock:
+                chosen = {key: self._choose_locked(key, each)[0] for key, each in replacement.items.items()}
+                new = [(key, obj) for key, obj in chosen.items() if store._items.get(key) is not obj]
+            values = {key: (obj, store._all_values_of(obj, functions)) for key, obj in new}
             with store._lock:
                 if functions is not store._indexer.functions:
                     continue
@@ -597,6 +596,21 @@ class StoreWriter:
         with store._lock:
             gone = [store._remove_locked(key) for key in list(store._items)]
             store._tell_locked([Delta(obj.ref, obj, None, tombstone=True) for obj in gone])
+
+    def free(self) -> None:
+        """Give the memory up, telling nobody: the informer has ended and nobody reads it.
+
+        Objects and their store refer to each other, so they would wait for the garbage collector, which does not look
+        at what was frozen after the start.
+        """
+        store = self.store
+        with store._lock:
+            store._items, store._bytes, store._rv, store._is_filled = {}, 0, "", False
+            store._indexer.clear()
+            store._bodies.clear()
+            store._told.clear()
+            store._whole.clear()
+            store._mailboxes.clear()
 
     def advance_callbacks(self) -> Sequence[Callable[[], None]]:
         """Return whom to call, after handlers, when the RV or the state has moved."""

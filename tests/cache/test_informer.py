@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from informers import metrics
+from informers.api.calls import Cancel, LineTooLong
 from informers.backoff import Backoff
 from informers.cache.factory import InformerFactory, InformerSet
 from informers.cache.listwatch import Selection, WatchOptions
+from informers.cache.reflector import FirstSyncs
 from informers.cache.store import Delta
+from informers.clock import Stop
 from informers.meta.errors import (
     APIError,
     ConnectError,
@@ -20,6 +23,7 @@ from informers.meta.errors import (
     RequestTimeout,
     api_error,
 )
+from informers.meta.objects import JSON, Object
 from informers.meta.resources import GVR, Resource
 from informers.testing.clock import FakeClock
 
@@ -104,9 +108,10 @@ def names(informers: InformerSet) -> list[str]:
 
 
 def let_pause_pass(clock: FakeClock, seconds: float) -> None:
-    """Wait until somebody waits for a time at most so far ahead, then let it come."""
-    clock.block_until_waiting(due_in=seconds)
-    clock.advance(seconds)
+    """Wait until somebody waits for exactly so long, then let it come."""
+    clock.block_until_waiting(due_in=seconds + 0.001)
+    assert not clock._waiting_now(seconds - 0.001), "a shorter pause"
+    clock.advance(seconds + 0.001)
 
 
 # The ordinary life.
@@ -246,21 +251,35 @@ def test_a_list_without_a_version_opens_no_watch_with_a_made_up_one(
     assert server.queries("list")[-1] == {"limit": "500"}  # unordered events say nothing about where to go on
 
 
-def test_unusable_items_are_skipped_and_the_rest_is_used(factory: InformerFactory, server: FakeServer) -> None:
+def test_unusable_items_are_skipped_counted_and_told_once_and_the_rest_is_used(
+    factory: InformerFactory, server: FakeServer, caplog: pytest.LogCaptureFixture
+) -> None:
     good = {"metadata": {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": "1"}}
     bad: list[Any] = [17, None, {}, {"metadata": {"name": "x"}}, {"metadata": {"name": 5}}, {"metadata": []}]
     server.list_faults.append(
         json.dumps({"kind": "ConfigMapList", "metadata": {"resourceVersion": "9"}, "items": [*bad, good]}).encode()
     )
+    count = metrics.counter("informers_skipped_items_total", "", ("cluster", "resource"))
+    before = count.total()
     informers = follow(factory)
-    server.wait_stream()
+    with caplog.at_level("WARNING"):
+        stream = server.wait_stream()
+        assert names(informers) == ["a"]
+        for _ in range(3):
+            stream.event("ADDED", {"metadata": {"name": "x"}})
+        server.put("last")
+        wait_for(informers, lambda: "last" in names(informers))
 
-    assert names(informers) == ["a"]
+    assert count.total() == before + len(bad) + 3
+    assert [record.message for record in caplog.records].count(
+        "object skipped: no usable metadata"
+    ) == 3  # "", "/", "/x"
 
 
 @pytest.mark.parametrize(
     "answer",
     [
+        b'{"kind":"Pod","metadata":{"resourceVersion":"9"},"items":[]}',
         b'{"kind":"Table","metadata":{"resourceVersion":"9"},"rows":[]}',
         b'{"kind":"ConfigMap","metadata":{"name":"a","resourceVersion":"9"}}',
         b'{"kind":"Status","metadata":{},"code":200}',
@@ -389,11 +408,8 @@ def test_a_watch_that_may_not_be_opened_now_is_opened_again_at_the_same_version(
     server.watch_faults.append(api_error(code, None, retry_after=5.0))
     follow(factory)
     server.wait_requests("watch", 1)
-    clock.block_until_waiting(due_in=5)
-    clock.advance(4.9)
-    assert len(server.queries("watch")) == 1
 
-    clock.advance(0.1)
+    let_pause_pass(clock, 5)
 
     server.wait_stream()
     assert len(server.queries("list")) == 1
@@ -442,12 +458,10 @@ def test_after_any_other_end_everything_is_listed_again_with_backoff(
     informers = follow(factory)
     end(server.wait_stream())
     server.put("a", silent=True)
-    clock.block_until_waiting(due_in=0.8)
-    assert len(server.queries("list")) == 1
-
-    clock.advance(0.8)
+    let_pause_pass(clock, 0.8)
 
     server.wait_stream(2)
+    assert len(server.queries("list")) == 2
     assert names(informers) == ["a"]
     assert not deaths
 
@@ -478,10 +492,7 @@ def test_the_third_short_watch_in_a_row_waits_although_it_brought_events(
         stream = server.wait_stream(n)
         server.put("a")
         stream.end()
-    clock.block_until_waiting(due_in=0.8)
-    assert len(server.queries("watch")) == 3
-
-    clock.advance(0.8)
+    let_pause_pass(clock, 0.8)
 
     server.wait_stream(4)
     assert len(server.queries("list")) == 1
@@ -493,10 +504,7 @@ def test_waits_grow_and_are_reset_by_a_watch_that_lasted(
     informers = follow(factory)
     for n, wait in enumerate([0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0], start=1):
         server.wait_stream(n).cut(ConnectionLost("cut"))
-        clock.block_until_waiting(due_in=wait)
-        clock.advance(wait - 0.01)
-        assert len(server.queries("watch")) == n
-        clock.advance(0.01)
+        let_pause_pass(clock, wait)
     stream = server.wait_stream(9)
     wait_for(informers, lambda: informers.state() == "watching")
     clock.advance(60)
@@ -570,23 +578,23 @@ def test_an_object_that_makes_no_sense_is_skipped_and_does_not_move_the_version(
 # What looks permanent.
 
 
-def test_what_is_forbidden_is_retried_seldom_says_why_and_heals(
-    factory: InformerFactory, server: FakeServer, clock: FakeClock
+def test_what_is_forbidden_is_retried_seldom_says_why_once_and_heals(
+    factory: InformerFactory, server: FakeServer, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.put("a")
     server.list_faults.extend([api_error(403, {"reason": "Forbidden", "message": "may not list"})] * 3)
     informers = follow(factory)
     for n in range(1, 4):
         server.wait_requests("list", n)
-        clock.block_until_waiting(due_in=30)
-        assert informers.state() == "forbidden"
+        wait_for(informers, lambda: informers.state() == "forbidden")
         assert "may not list" in str(informers.problem())
-        clock.advance(30)
+        let_pause_pass(clock, 30)
 
     server.wait_stream()
     wait_for(informers, lambda: informers.state() == "watching")
     assert informers.problem() is None
     assert names(informers) == ["a"]
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == ["step failed"]
 
 
 def test_a_forbidden_watch_keeps_serving_what_is_there(
@@ -595,9 +603,12 @@ def test_a_forbidden_watch_keeps_serving_what_is_there(
     server.put("a")
     server.watch_faults.append(api_error(403, {"reason": "Forbidden"}))
     informers = follow(factory)
-    clock.block_until_waiting(due_in=30)
+    wait_for(informers, lambda: informers.state() == "forbidden")
 
-    assert (informers.state(), informers.has_synced(), names(informers)) == ("forbidden", True, ["a"])
+    assert (informers.has_synced(), names(informers)) == (True, ["a"])
+    let_pause_pass(clock, 30)
+    server.wait_stream()
+    assert len(server.queries("list")) == 1
 
 
 def test_objects_of_a_kind_that_is_gone_become_tombstones_and_come_back_with_it(
@@ -865,7 +876,8 @@ def test_a_watch_that_falls_behind_is_replaced_if_that_is_to_be_checked(
         clock.block_until_waiting(due_in=5.0)
         assert len(server.streams) == 1
         clock.advance(5.0)
-    let_pause_pass(clock, 1.6)
+    clock.block_until_waiting(due_in=1.6)
+    clock.advance(1.6)
 
     assert server.wait_stream(2).query["resourceVersion"] == "150"
     assert server.queries("list")[1] == {"limit": "1"}
@@ -899,3 +911,206 @@ def test_an_informer_that_nobody_needs_is_stopped_after_a_while_and_started_agai
     server.wait_stream(2)
     wait_for(third, third.has_synced)
     assert first.state() == "stopped"
+
+
+# What the numbers and the requests say.
+
+
+def test_watches_last_differently_long_so_that_informers_do_not_fall_into_step(
+    factory: InformerFactory, server: FakeServer, clock: FakeClock
+) -> None:
+    follow(factory)
+    for n in range(1, 13):
+        stream = server.wait_stream(n)
+        clock.advance(2)
+        stream.end()
+    server.wait_stream(13)
+
+    asked = [int(query["timeoutSeconds"]) for query in server.queries("watch")]
+    assert all(300 <= seconds <= 600 for seconds in asked)
+    assert len(set(asked)) > 6
+
+
+def test_a_watch_that_brought_events_for_ten_seconds_was_a_good_one(
+    factory: InformerFactory, server: FakeServer, clock: FakeClock
+) -> None:
+    informers = follow(factory)
+    for n, wait in enumerate([0.8, 1.6, 3.2], start=1):
+        server.wait_stream(n).cut(ConnectionLost("cut"))
+        let_pause_pass(clock, wait)
+    stream = server.wait_stream(4)
+    clock.advance(10)
+    server.put("a")
+    wait_for(informers, lambda: names(informers) == ["a"])
+    stream.cut(ConnectionLost("cut"))
+
+    let_pause_pass(clock, 0.8)
+
+    server.wait_stream(5)
+
+
+@pytest.mark.parametrize(
+    ("end", "counter"),
+    [
+        (lambda stream: stream.send(b"no JSON"), "informers_undecodable_events_total"),
+        (lambda stream: stream.cut(LineTooLong("long")), "informers_oversized_events_total"),
+    ],
+)
+def test_lines_that_cannot_be_taken_in_are_counted_and_followed_by_a_list(
+    factory: InformerFactory, server: FakeServer, clock: FakeClock, end: Callable[[Any], None], counter: str
+) -> None:
+    count = metrics.counter(counter, "", ("cluster", "resource"))
+    before = count.total()
+    follow(factory)
+
+    end(server.wait_stream())
+    let_pause_pass(clock, 0.8)
+
+    server.wait_stream(2)
+    assert count.total() == before + 1
+    assert len(server.queries("list")) == 2
+
+
+def test_what_has_not_changed_is_not_looked_at_again_in_a_list(
+    factory: InformerFactory, server: FakeServer, clock: FakeClock
+) -> None:
+    for name in ("a", "b", "c"):
+        server.put(name)
+    looked_at: list[str] = []
+
+    def transform(obj: Object) -> Mapping[str, JSON]:
+        looked_at.append(obj.name)
+        return obj.thaw()
+
+    follow(factory, transform=transform)
+    stream = server.wait_stream()
+    assert looked_at == ["a", "b", "c"]
+    server.put("b", silent=True)
+
+    stream.event("ERROR", EXPIRED)
+    let_pause_pass(clock, 0.8)
+
+    server.wait_stream(2)
+    assert looked_at == ["a", "b", "c", "b"]
+
+
+def test_a_server_that_was_set_back_is_followed(factory: InformerFactory, server: FakeServer, clock: FakeClock) -> None:
+    server.rv = 1000
+    server.put("a", data={"k": "new"})
+    server.put("gone")
+    informers = follow(factory)
+    stream = server.wait_stream()
+    wait_for(informers, lambda: names(informers) == ["a", "gone"])
+    server.remove("gone", silent=True)
+    server.rv = 100
+    server.put("a", silent=True, data={"k": "old"})
+    server.list_faults.append(api_error(504, {"reason": "Timeout", "message": "Too large resource version: 1002"}))
+
+    stream.event("ERROR", EXPIRED)
+    let_pause_pass(clock, 0.8)
+    server.wait_stream(2)
+    assert [obj.get("data", "k") for obj in informers.stores()[0].list()] == ["old"]
+    server.put("a", data={"k": "next"})
+
+    wait_for(informers, lambda: informers.stores()[0].list()[0].get("data", "k") == "next")
+
+
+@pytest.mark.parametrize("verb", ["list", "watch"])
+def test_a_stop_in_the_moment_before_a_call_is_made_cuts_that_call(
+    factory: InformerFactory, server: FakeServer, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """The call itself would take for ever: nobody is there to cut it any more."""
+    made: list[Cancel] = []
+
+    class Late(Cancel):
+        def __init__(self) -> None:
+            made.append(self)
+            if len(made) == (1 if verb == "list" else 2):
+                factory.stop()
+            super().__init__()
+
+    monkeypatch.setattr("informers.cache.reflector.Cancel", Late)
+
+    follow(factory)
+
+    assert factory.join(5) == []
+    assert made[-1].is_cancelled()
+    assert len(made) == (1 if verb == "list" else 2)
+
+
+def test_first_lists_of_a_crowd_are_spread(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("informers.cache.reflector.random.random", lambda: 0.5)
+    turns, stop, go = FirstSyncs(1, clock), Stop(clock), threading.Event()
+
+    def take_turn(hold: threading.Event | None = None) -> None:
+        with turns.turn(stop):
+            if hold is not None:
+                assert hold.wait(10)
+
+    threads = [threading.Thread(target=take_turn, args=(go,))]
+    threads[0].start()
+    threads += [threading.Thread(target=take_turn) for _ in range(2)]
+    for thread in threads[1:]:
+        thread.start()
+    clock.block_until_waiting(2)
+    go.set()
+
+    let_pause_pass(clock, 0.1)
+
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_an_informer_that_was_stopped_because_nobody_needs_it_frees_its_store(
+    factory: InformerFactory, server: FakeServer, clock: FakeClock
+) -> None:
+    """Whatever the garbage collector does: it does not look at what was frozen."""
+    server.put("a")
+    informers = follow(factory)
+    server.wait_stream()
+    store = informers.stores()[0]
+    stopped = factory.informers()[0]
+    assert (len(store), store.size() > 0) == (1, True)
+
+    informers.release()
+    clock.block_until_waiting(due_in=600)
+    clock.advance(600)
+
+    assert stopped.join(10) == ""
+    clock.block_until_waiting()  # the factory's thread is done with it
+    assert (len(store), store.size(), store.is_filled()) == (0, 0, False)
+
+
+def test_a_handler_that_takes_itself_off_is_not_told_the_rest_of_what_came_together(
+    factory: InformerFactory, server: FakeServer, clock: FakeClock
+) -> None:
+    informers = follow(factory)
+    stream = server.wait_stream()
+    told: list[str] = []
+
+    def handler(delta: Delta) -> None:
+        told.append(delta.ref.name)
+        registration.remove()
+
+    registration = informers.add_handler(handler)
+    for name in ("a", "b", "c"):
+        server.put(name, silent=True)
+
+    stream.event("ERROR", EXPIRED)
+    let_pause_pass(clock, 0.8)
+
+    server.wait_stream(2)
+    assert told == ["a"]
+
+
+def test_no_handler_is_added_to_an_informer_that_is_stopped(factory: InformerFactory, server: FakeServer) -> None:
+    informers = follow(factory)
+    server.wait_stream()
+    informer = factory.informers()[0]
+
+    factory.stop()
+
+    for each in (informers, informer):
+        with pytest.raises(InformersError, match="stopped"):
+            each.add_handler(lambda delta: None)

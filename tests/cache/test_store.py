@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from informers import metrics
 from informers.cache.store import Delta, Mailbox, Received, Store, StoreWriter, is_at_least
 from informers.logs import Throttle
 from informers.meta.errors import ConfigError
@@ -694,3 +695,35 @@ def test_a_store_tells_whether_handlers_have_been_told_everything() -> None:
     assert store.is_delivering()
     store.take(mailbox)
     assert not store.is_delivering()
+
+
+def test_an_index_added_while_an_object_is_looked_at_has_that_object() -> None:
+    store, writer = new_store()
+
+    def color(obj: Object) -> Iterable[str]:
+        store.add_index("names", name_of)
+        return (obj.labels["color"],)
+
+    def name_of(obj: Object) -> Iterable[str]:
+        return (obj.name,)
+
+    store.add_index("color", color)
+
+    writer.apply(Received(make("a", 1, color="red")))
+
+    assert store.index_values("names") == ["a"]
+
+
+def test_an_index_function_that_fails_is_counted_each_time_and_told_once_for_each_object(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, writer = new_store()
+    count = metrics.counter("informers_index_errors_total", "", ("cluster", "resource"))
+    before = count.total()
+    store.add_index("broken", lambda obj: (obj.labels["none"],))
+
+    for name, rv in (("a", 1), ("a", 2), ("b", 3)):
+        writer.apply(Received(make(name, rv)))
+
+    assert count.total() == before + 3
+    assert [record.message for record in caplog.records] == ["index function failed"] * 2
