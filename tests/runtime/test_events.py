@@ -538,12 +538,12 @@ def test_what_failed_is_tried_again_within_2_s_of_the_stop(clock: FakeClock, mon
     recording = Recording(clock)
     recording.recorder.start()
     recording.client.errors[NEW] = [ServerError(status=500)]
+    recording.client.hold = threading.Event()
     before = dropped("stopped")
     recording.say("late")
-    recording.client.wait(1)
-    recording.rest()
 
     recording.recorder.stop()
+    recording.client.hold.set()
     clock.block_until_waiting(due_in=1.5)
     clock.advance(1.5)
     recording.client.wait(2)
