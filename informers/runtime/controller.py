@@ -27,7 +27,6 @@ from informers.cache.store import Delta
 from informers.clock import Clock, Stop
 from informers.logs import Throttle, bind_source, fields
 from informers.meta.errors import (
-    APIError,
     ConfigError,
     ConflictError,
     NotFoundError,
@@ -461,9 +460,9 @@ class Controller:
                     self.queue.add_rate_limited(item.key, priority=item.priority, since=item.since)
                     _log.debug("outcome of a write not known yet", extra=fields(written=str(ref), error=str(error)))
                 return False
-            except APIError as error:
+            except Exception as error:  # noqa: BLE001 - a worker outlives what it calls
                 # It may not be read, so nothing can be learned of it.
-                _log.debug("outcome of a write not known", extra=fields(written=str(ref), error=str(error)))
+                _log.debug("outcome of a write not known", extra=fields(written=str(ref), error=_name_of(error)))
             else:
                 own.record(item.key, Write(found.ref, found, deleted=False, lost=False))
         return True

@@ -980,11 +980,14 @@ def test_a_lost_answer_that_cannot_be_read_now_is_read_later(world: World, clock
     assert world.reads == [LOST.ref] * 2
 
 
-def test_a_lost_answer_that_may_not_be_read_blocks_nobody(world: World) -> None:
+@pytest.mark.parametrize("error", [ForbiddenError(status=403), ConfigError("no such cluster"), LookupError("a bug")])
+def test_a_lost_answer_that_cannot_ever_be_read_blocks_nobody_and_ends_no_worker(
+    world: World, error: Exception
+) -> None:
     controller = world.controller()
     world.widgets.store.items["default/a"] = obj("a")
     world.answers = [writing(LOST)]
-    world.live[LOST.ref] = ForbiddenError(status=403)
+    world.live[LOST.ref] = error
     controller.enqueue(A)
     step(controller)
     controller.enqueue(A)
