@@ -571,15 +571,15 @@ class Manager:
         definitions = factory.follow(Selection(_CRDS, metadata_only=True), required=False)
         services = factory.follow(Selection(_APISERVICES, metadata_only=True), required=False)
 
-        was_followed = False
+        before: frozenset[InformerSet] = frozenset()
 
         def look() -> None:
-            nonlocal was_followed
-            is_followed = all(one.state() in {"synced", "watching"} for one in (definitions, services))
-            mapper.followed = is_followed
-            if is_followed and not was_followed:
-                # What changed between its last load and our first list told nobody.
-                was_followed = True
+            nonlocal before
+            following = frozenset(one for one in (definitions, services) if one.state() in {"synced", "watching"})
+            mapper.followed = len(following) == 2
+            new, before = following - before, following
+            if new:
+                # What changed between its last load and the list that has just come told nobody.
                 mapper.invalidate()
 
         for informers in (definitions, services):
