@@ -183,6 +183,15 @@ def test_a_transform_decides_what_is_stored_and_cannot_change_what_names_the_obj
     assert obj.labels == {"x": "y"}
 
 
+def test_a_transform_that_returns_the_body_itself_keeps_every_byte_but_managed_fields() -> None:
+    data = rb'{ "metadata":{"name":"a","managedFields":[{}],"uid":"u"}, "n":1e3,"big":123456789012345678901234567890,"s":"\u0041"}'
+
+    obj = keep(data, transform=lambda obj: obj.body)
+
+    assert obj.raw == keep(data).raw
+    assert b'"n":1e3,"big":123456789012345678901234567890,"s":"\\u0041"' in obj.raw
+
+
 @pytest.mark.parametrize("result", [None, "raises", {"metadata": object()}, {"x": object()}])
 def test_a_transform_that_fails_or_wants_nothing_leaves_the_metadata(result: Any) -> None:
     def transform(obj: Object) -> Any:

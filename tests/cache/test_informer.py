@@ -1114,3 +1114,39 @@ def test_no_handler_is_added_to_an_informer_that_is_stopped(factory: InformerFac
     for each in (informers, informer):
         with pytest.raises(InformersError, match="stopped"):
             each.add_handler(lambda delta: None)
+
+
+def test_periods_of_resyncs_differ_so_that_handlers_do_not_fall_into_step(
+    factory: InformerFactory, server: FakeServer, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[float, float]] = []
+
+    def longest(low: float, high: float) -> float:
+        asked.append((low, high))
+        return high
+
+    informers = follow(factory)
+    server.wait_stream()
+    monkeypatch.setattr("informers.cache.informer.random.uniform", longest)
+
+    informers.add_handler(lambda delta: None, resync=10.0)
+
+    assert asked == [(0.9, 1.1)]
+    let_pause_pass(clock, 11.0)
+
+
+def test_a_slow_handler_is_counted_each_time_and_told_once_a_minute(
+    factory: InformerFactory, server: FakeServer, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    count = metrics.counter("informers_slow_handlers_total", "", ("cluster", "resource"))
+    before = count.total()
+    for n in range(3):
+        server.put(f"o{n}")
+    informers = follow(factory)
+    server.wait_stream()
+
+    informers.add_handler(lambda delta: clock.advance(0.2))
+    informers.add_handler(lambda delta: clock.advance(0.05))
+
+    assert count.total() == before + 3
+    assert [record.message for record in caplog.records] == ["slow handler"]

@@ -123,6 +123,16 @@ def test_reading_before_the_first_list_says_what_is_missing_and_why(lister: List
     assert not lister.has_synced()
 
 
+def test_the_error_of_a_read_carries_why_there_is_no_list(lister: Lister, home: FakeSet) -> None:
+    home.the_state = "forbidden"
+
+    with pytest.raises(NotSyncedError) as caught:
+        lister.find(ObjectRef(CONFIGMAPS, "n", "a"))
+
+    assert caught.value.problem is home.problem()
+    assert caught.value.known is None
+
+
 def test_what_is_absent_is_not_found_without_a_request(lister: Lister, home: FakeSet) -> None:
     home.fill("n/a")
 
