@@ -172,6 +172,8 @@ class Keeper:
             result = self._transform(view)
             if result is None:
                 return self._metadata_entry(obj.raw, envelope)
+            if result is view.body:
+                return obj  # nothing was changed: numbers and escapes stay as they came, and nothing is encoded
             data = _encode(self._identified(result, obj))
             return self._object(data, _envelope_of(read_item(msgspec.Raw(data))))
         except Exception as error:  # noqa: BLE001 - one object that a transform cannot take must not stop the others

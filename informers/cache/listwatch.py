@@ -25,6 +25,7 @@ from informers.meta.objects import JSON, Envelope, Metadata, Object
 from informers.meta.resources import GVR
 from informers.meta.selectors import parse_fields, parse_labels
 
+# Gives what is kept of an object: None for its metadata alone, `obj.body` itself for the object as it came, byte by byte.
 Transform: TypeAlias = Callable[[Object], Mapping[str, JSON] | None]
 EventType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 

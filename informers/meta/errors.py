@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from informers.meta.objects import Object
     from informers.meta.resources import GVR, ObjectRef
 
 _MESSAGE_LIMIT: Final = 300
@@ -219,7 +220,17 @@ class AmbiguousKindError(InformersError):
 
 
 class NotSyncedError(InformersError):
-    """The cache has not seen its first list (or this object's body) yet; a worker parks the key until it has."""
+    """The cache has not seen its first list (or this object's body) yet; a worker parks the key until it has.
+
+    Attributes:
+        problem: why there is no list, where that is known.
+        known: the metadata of the object, where only its body is missing.
+    """
+
+    def __init__(self, message: str, *, problem: InformersError | None = None, known: Object | None = None) -> None:
+        self.problem = problem
+        self.known = known
+        super().__init__(message)
 
 
 class StaleCacheError(InformersError):

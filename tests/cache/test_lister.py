@@ -129,8 +129,24 @@ def test_the_error_of_a_read_carries_why_there_is_no_list(lister: Lister, home: 
     with pytest.raises(NotSyncedError) as caught:
         lister.find(ObjectRef(CONFIGMAPS, "n", "a"))
 
-    assert caught.value.problem is home.problem()
+    assert str(caught.value.problem) == "the reason"
     assert caught.value.known is None
+
+
+def test_the_error_of_reading_what_lacks_its_body_carries_what_is_known(lister: Lister, home: FakeSet) -> None:
+    writer = StoreWriter(home.parts[0])
+    writer.keep_only_referred()
+    replacement = writer.replacement()
+    replacement.add(Received(home.make("a", "n"), home.make("a", "n")))
+    writer.replace(replacement, "10")
+    writer.refer("n/a")
+
+    with pytest.raises(NotSyncedError) as caught:
+        lister.find(ObjectRef(CONFIGMAPS, "n", "a"))
+
+    assert caught.value.problem is None
+    assert caught.value.known is not None
+    assert caught.value.known.labels == {"n": "a"}
 
 
 def test_what_is_absent_is_not_found_without_a_request(lister: Lister, home: FakeSet) -> None:
