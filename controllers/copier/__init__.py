@@ -15,7 +15,6 @@ from controllers.copier.rules import has_rules
 from controllers.copier.sources import Policy
 from controllers.copier.writing import Writer
 from informers import (
-    GVR,
     JSON,
     AmbiguousKindError,
     ConfigError,
@@ -100,7 +99,8 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
     """
     if options.ignored_flags:
         _log.debug("flags without a meaning were ignored", extra=fields(flags=options.ignored_flags))
-    full_targets = {gvr for text in options.target if (gvr := _check_target(manager, text)) and is_full_form(text)}
+    for text in options.target:
+        _check_target(manager, text)
     selections = [
         Selection(text, namespaces=tuple(options.namespace), transform=keep_rules, page_size=options.page_size)
         for text in options.target
@@ -116,7 +116,7 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
         namespaces=manager.lister(Selection(NAMESPACES, metadata_only=True), required=False),
         clock=clock,
         policy=Policy(frozenset(options.namespace), CrossNamespace(options.cross_namespace)),
-        full_targets=frozenset(full_targets),
+        full_targets=tuple(filter(is_full_form, options.target)),
     )
     manager.add_controller(
         "copier",
@@ -139,23 +139,22 @@ def concerns_rules(old: Object | None, new: Object | None) -> bool:
     return any(obj is not None and has_rules(obj.annotations) for obj in (old, new))
 
 
-def _check_target(manager: Manager, text: str) -> GVR | None:
-    """Find a target's kind before anything starts; None if it is not served yet, or nobody can tell."""
+def _check_target(manager: Manager, text: str) -> None:
+    """Refuse a target's kind before anything starts; one that is not served yet, or unknown yet, may come."""
     try:
         gvr = manager.mapper().resolve(text).gvr
     except AmbiguousKindError as error:
         raise ConfigError(f"--target: {text} may be {' or '.join(error.candidates)}; write one of these") from None
     except UnknownKindError:
         _log.warning("target is not served yet", extra=fields(target=text))
-        return None
+        return
     except ConfigError:
         raise
     except InformersError as error:
         _log.warning("kinds cannot be discovered yet", extra=fields(target=text, error=type(error).__name__))
-        return None
+        return
     if is_guarded(gvr) and not is_full_form(text):
         raise ConfigError(f"--target: {text} is a kind that gives power over others; to mean it, write {gvr}")
-    return gvr
 
 
 def _resources(text: str) -> list[str]:

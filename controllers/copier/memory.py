@@ -64,6 +64,7 @@ class Memory:
     stalls: dict[Identity, Stall] = field(default_factory=dict)
     settled: dict[Identity, Settled] = field(default_factory=dict)
     forbidden: Stall | None = None
+    incomplete_wait: float = 0.0
     failed_tests: tuple[str, int] = ("", 0)
 
     def keep_only(self, identities: set[Identity]) -> None:
@@ -73,6 +74,34 @@ class Memory:
                 del known[gone]
         self.copied &= identities
         self.warned &= identities
+
+
+class Conditions:
+    """What is wrong for many targets at once, such as a missing right: each is told of once, until nobody has it."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()  # guards all below; no value in either map is empty
+        self._by_ref: dict[ObjectRef, frozenset[tuple[str, str]]] = {}
+        self._sufferers: dict[tuple[str, str], set[ObjectRef]] = {}
+
+    def swap(self, ref: ObjectRef, conditions: frozenset[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+        """Make these (reason and text) all that is wrong for a target; return those that nobody had so far."""
+        with self._lock:
+            before = self._by_ref.pop(ref, frozenset())
+            if conditions:
+                self._by_ref[ref] = conditions
+            new = frozenset(each for each in conditions if each not in self._sufferers)
+            for each in conditions:
+                self._sufferers.setdefault(each, set()).add(ref)
+            for each in before - conditions:
+                self._sufferers[each].discard(ref)
+                if not self._sufferers[each]:
+                    del self._sufferers[each]
+            return new
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._sufferers)
 
 
 class Memories:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
@@ -58,6 +59,15 @@ class RuleError(Exception):
     def state(self) -> State:
         """The state a rule is in because of this."""
         return STATE_OF[self.reason]
+
+
+class UnexpectedError(Exception):
+    """Say which fault of ours came up, and where; its own text is left out, as it may quote what was worked on."""
+
+    def __init__(self, error: BaseException) -> None:
+        places = traceback.extract_tb(error.__traceback__)
+        place = f" at {places[-1].filename}:{places[-1].lineno} in {places[-1].name}" if places else ""
+        super().__init__(f"{type(error).__name__}{place}")
 
 
 def malformed(text: str) -> RuleError:

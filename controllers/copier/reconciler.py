@@ -14,10 +14,10 @@ from typing import Final
 from controllers.copier.compute import Outcome
 from controllers.copier.consent import Target
 from controllers.copier.kinds import is_guarded
-from controllers.copier.memory import Memories, Memory, fingerprint
+from controllers.copier.memory import Conditions, Memories, Memory, fingerprint
 from controllers.copier.paths import show
-from controllers.copier.problems import RuleError
-from controllers.copier.reports import Status, report, warn_base64
+from controllers.copier.problems import RuleError, UnexpectedError
+from controllers.copier.reports import Status, report, report_shared, warn_base64
 from controllers.copier.rules import RuleSet, has_rules, parse_rules
 from controllers.copier.sources import (
     PendingError,
@@ -52,7 +52,7 @@ from informers import (
 NAMESPACES: Final = GVR("", "v1", "namespaces")
 
 _FIRST_SYNC_WAIT: Final = 10.0
-_INCOMPLETE_WAIT: Final = 5.0
+_INCOMPLETE_WAIT: Final = (5.0, 30.0)
 
 _log = logging.getLogger(__name__)
 
@@ -69,18 +69,30 @@ class Copier:
     namespaces: Lister | None
     clock: Clock
     policy: Policy
-    full_targets: frozenset[GVR] = frozenset()  # guarded kinds that were named in full
+    full_targets: Sequence[str] = ()  # kinds as they were named in full, which guarded ones have to be
     memories: Memories = field(default_factory=Memories)
+    conditions: Conditions = field(default_factory=Conditions)
 
     def reconcile(self, request: Request) -> Result:
-        """Bring one target up to date. Raises what the framework retries: a conflict, no answer, a server's failure."""
+        """Bring one target up to date.
+
+        Raises what the framework retries: a conflict, no answer, a server's failure; `UnexpectedError` for our own.
+        """
+        try:
+            return self._reconcile(request)
+        except InformersError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, its text may hold a value, and will be logged
+            raise UnexpectedError(error) from None
+
+    def _reconcile(self, request: Request) -> Result:
         target = self._target(request.ref)
         if target is None or self._is_going(target) or not has_rules(target.annotations):
             self._forget(request.ref)
             return Result()
-        gvr = target.ref.gvr
-        if is_guarded(gvr) and gvr not in self.full_targets:
+        if is_guarded(target.ref.gvr) and not self._is_named_in_full(target.ref):
             self._forget(request.ref)
+            report_shared(target, self.conditions, [RuleError("Guarded", f"to mean it, write {target.ref.gvr}")])
             return Result()
 
         memory = self.memories.of(target.ref, target.uid)
@@ -96,9 +108,17 @@ class Copier:
             return Result(requeue_after=_FIRST_SYNC_WAIT)
         memory.is_evaluated = True
         result = self._act(target, whom, turns, memory)
-        if snapshot.is_incomplete():
-            return Result(requeue_after=min(_INCOMPLETE_WAIT, result.requeue_after or _INCOMPLETE_WAIT))
-        return result
+        report_shared(target, self.conditions, [turn.error for turn in turns])
+        return self._look_at_incomplete(snapshot, memory, result)
+
+    def _look_at_incomplete(self, snapshot: Snapshot, memory: Memory, result: Result) -> Result:
+        """Look again soon, then less often, for what no event will tell of."""
+        if not snapshot.is_incomplete():
+            memory.incomplete_wait = 0.0
+            return result
+        first, longest = _INCOMPLETE_WAIT
+        memory.incomplete_wait = min(memory.incomplete_wait * 2 or first, longest)
+        return Result(requeue_after=min(memory.incomplete_wait, result.requeue_after or memory.incomplete_wait))
 
     # --- looking -------------------------------------------------------------------------------------------------
 
@@ -119,7 +139,18 @@ class Copier:
             return False  # not allowed to know, or not yet
         return namespace is not None and bool(namespace.deletion_timestamp)
 
+    def _is_named_in_full(self, ref: ObjectRef) -> bool:
+        mapper = self.mapper(ref.cluster)
+        for text in self.full_targets:
+            try:
+                if mapper.resolve(text).gvr == ref.gvr:
+                    return True
+            except InformersError:
+                continue
+        return False
+
     def _forget(self, ref: ObjectRef) -> None:
+        self.conditions.swap(ref, frozenset())
         if self.memories.forget(ref):
             _log.debug("forgotten", extra=fields(target=str(ref)))
         self.graph.forget(ref)

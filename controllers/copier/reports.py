@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from controllers.copier.memory import Identity, Memory
+from controllers.copier.memory import Conditions, Identity, Memory
 from controllers.copier.problems import RuleError, State
 from informers import EventRecorder, Object, fields
 
 MAX_NOTE: Final = 1000
+# What many targets suffer from at once, and the line that tells of it once for all of them.
+SHARED: Final[Mapping[str, str]] = {
+    "Forbidden": "not allowed to write",
+    "Guarded": "target is a kind that gives power over others",
+    "SourceUnavailable": "kind not readable",
+}
 
 _log = logging.getLogger(__name__)
 
@@ -58,12 +64,20 @@ def report(events: EventRecorder, target: Object, memory: Memory, statuses: Iter
             continue
         if status.error is not None:
             notes.append(_Note("Warning", status.reason, status.rule, status.error.text))
-            _log_change(logging.WARNING, target, status)
+            _log_change(logging.DEBUG if status.reason in SHARED else logging.WARNING, target, status)
         elif before is not None:
             if not status.written or not notes or notes[-1].rule != status.rule:
                 notes.append(_Note("Normal", "Recovered", status.rule, f"works again after {before[1]}"))
             _log_change(logging.INFO, target, status)
     _send(events, target, notes)
+
+
+def report_shared(target: Object, conditions: Conditions, statuses: Iterable[RuleError | None]) -> None:
+    """Tell what is wrong for this target and for many others, if no one was told yet."""
+    suffered = frozenset((error.reason, error.text) for error in statuses if error and error.reason in SHARED)
+    for reason, cause in sorted(conditions.swap(target.ref, suffered)):
+        level = logging.ERROR if reason == "Guarded" else logging.WARNING
+        _log.log(level, SHARED[reason], extra=fields(cluster=target.cluster, reason=reason, cause=cause))
 
 
 def warn_base64(events: EventRecorder, target: Object, rule: str) -> None:

@@ -20,7 +20,7 @@ from controllers.copier.consent import (
 )
 from controllers.copier.destinations import check_allowed
 from controllers.copier.kinds import is_core, string_maps_of
-from controllers.copier.paths import Key, Place, may_overlap, read
+from controllers.copier.paths import Key, Path, Place, StringMaps, may_overlap, read
 from controllers.copier.problems import RuleError, malformed
 from controllers.copier.rules import ALLOW_COPY_TO, Rule, Source
 from controllers.copier.values import Plain, Value, check_size, decode, without_tracking
@@ -34,12 +34,15 @@ from informers import (
     ObjectRef,
     Resource,
     RESTMapper,
-    StaleCacheError,
     UnknownKindError,
 )
 
 _VERBS: Final = ("list", "watch")
 _LABELS: Final[Place] = (Key("metadata"), Key("labels"))
+_LABELS_PATH: Final = Path(_LABELS)
+_GENERATION: Final = Path((Key("metadata"), Key("generation")))
+# What each write of an object changes: copied into the object itself, it would never settle.
+_CHANGED_BY_WRITES: Final = tuple(Path((Key("metadata"), Key(name))) for name in ("resourceVersion", "managedFields"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +108,18 @@ def locate_source(rule: Rule, target: Target, mapper: RESTMapper, policy: Policy
     check_allowed(rule.to, target.ref.gvr)
     if policy.cross_namespace is CrossNamespace.DENY and crosses_border(ref, target.ref):
         raise RuleError("BorderClosed", f"{ref} is in another namespace, and --cross-namespace=deny is set")
-    if is_same_object(ref, target.ref) and may_overlap(rule.origin.path, rule.to, string_maps_of(ref.gvr)):
-        raise RuleError("SelfReference", f"{rule.to} of the target itself is read from {rule.origin.path}")
+    if is_same_object(ref, target.ref):
+        _check_settles(rule.origin.path, rule.to, string_maps_of(ref.gvr))
     return ref
+
+
+def _check_settles(path: Path, to: Path, string_maps: StringMaps) -> None:
+    """Raise `RuleError` (`SelfReference`) if writing `to` may change what is at `path` of the same object."""
+    if may_overlap(path, to, string_maps):
+        raise RuleError("SelfReference", f"{to} of the target itself is read from {path}")
+    changing = _CHANGED_BY_WRITES if may_overlap(to, _LABELS_PATH, string_maps) else (*_CHANGED_BY_WRITES, _GENERATION)
+    if any(may_overlap(path, each, string_maps) for each in changing):
+        raise RuleError("SelfReference", f"writing {to} of the target itself changes {path}, which is read for it")
 
 
 def _namespace_of(origin: Source, resource: Resource, target: Target) -> str:
@@ -145,7 +157,7 @@ class Snapshot:
         self._incomplete: set[ObjectRef] = set()
 
     def object_of(self, ref: ObjectRef) -> Object | None:
-        """Return a source as the cache has it, None if it surely is not there.
+        """Return a source as the cache has it, maybe only its metadata; None if it surely is not there.
 
         Raises `RuleError` (`SourceUnavailable`) when nobody knows, `PendingError` while it is worth waiting.
         """
@@ -156,26 +168,27 @@ class Snapshot:
         return self._objects[ref]
 
     def document_of(self, source: Object) -> dict[str, Plain]:
-        """Return a source's content, decoded once a turn."""
+        """Return a source's content, decoded once a turn. Raises `RuleError` (`SourceUnavailable`) if it is not there."""
+        if source.ref in self._incomplete:
+            raise RuleError("SourceUnavailable", f"the content of {source.ref} could not be read yet")
         if source.ref not in self._documents:
             self._documents[source.ref] = decode(source.raw)
         return self._documents[source.ref]
 
-    def is_incomplete(self, ref: ObjectRef | None = None) -> bool:
-        """Tell whether this source, or any, turned out to be incomplete."""
-        return bool(self._incomplete) if ref is None else ref in self._incomplete
+    def is_incomplete(self) -> bool:
+        """Tell whether any source turned out to be incomplete."""
+        return bool(self._incomplete)
 
     def _read(self, ref: ObjectRef) -> Object | None:
-        lister = self._graph.lister(ref)
         try:
-            return lister.find(ref)
-        except (NotSyncedError, StaleCacheError) as error:
-            problem = lister.problem(ref.cluster)
-            if lister.has_synced(ref.cluster):
+            return self._graph.lister(ref).find(ref)
+        except NotSyncedError as error:
+            if error.known is not None:
                 self._incomplete.add(ref)
-            elif problem is None and self._may_wait:
+                return error.known
+            if error.problem is None and self._may_wait:
                 raise PendingError from error
-            raise RuleError("SourceUnavailable", _why_unreadable(ref, problem)) from None
+            raise RuleError("SourceUnavailable", _why_unreadable(ref, error.problem)) from None
 
 
 def _why_unreadable(ref: ObjectRef, problem: InformersError | None) -> str:
@@ -194,14 +207,9 @@ def read_source(rule: Rule, ref: ObjectRef | None, target: Target, snapshot: Sna
         return Found(rule.origin)
     crosses = crosses_border(ref, target.ref)
     needs_consent = crosses and policy.cross_namespace is CrossNamespace.CONSENT
-    try:
-        source = snapshot.object_of(ref)
-    except RuleError:
-        # That it is known by its metadata alone would tell that it exists, and only its owner may let that be known.
-        if needs_consent and snapshot.is_incomplete(ref):
-            raise RuleError("ConsentMissing", explain_missing(ref, target)) from None
-        raise
+    source = snapshot.object_of(ref)
     if needs_consent:
+        # Before the content is asked for: that it cannot be read would tell that the source exists.
         annotations: Mapping[str, str] = source.annotations if source is not None else {}
         if not has_consent(annotations.get(ALLOW_COPY_TO), target, source_cluster=ref.cluster):
             raise RuleError("ConsentMissing", explain_missing(ref, target))
@@ -210,7 +218,12 @@ def read_source(rule: Rule, ref: ObjectRef | None, target: Target, snapshot: Sna
     document = snapshot.document_of(source)
     if crosses and may_never_leave(ref, document.get("type")):
         raise RuleError("SourceRefused", f"{ref} is of type {document.get('type')}, which leaves its namespace never")
-    plain, place = read(document, rule.origin.path, string_maps_of(ref.gvr))
+    try:
+        plain, place = read(document, rule.origin.path, string_maps_of(ref.gvr))
+    except RuleError as error:
+        if error.reason == "SourcePathMissing":
+            raise RuleError(error.reason, f"{error.text}; the value is kept") from None
+        raise
     if place == _LABELS:
         plain = without_tracking(plain)
     check_size(plain, too_deep="TypeMismatch")

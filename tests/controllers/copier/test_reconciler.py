@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from controllers.copier import concerns_rules, keep_rules
 from controllers.copier.consent import CrossNamespace
+from controllers.copier.problems import UnexpectedError
 from controllers.copier.reconciler import NAMESPACES, Copier
 from controllers.copier.rules import PREFIX
 from controllers.copier.sources import Policy
@@ -158,21 +160,18 @@ class World:
         return self.is_followed and ref.gvr != NAMESPACES
 
     def find(self, ref: ObjectRef) -> Object | None:
-        if ref.gvr in self.unsynced or ref in self.incomplete:
-            raise NotSyncedError("not yet")
+        if ref.gvr in self.unsynced:
+            raise NotSyncedError("not yet", problem=self.unsynced[ref.gvr])
         found = self.objects.get(ref)
         if found is None:
             return None
+        if ref in self.incomplete:
+            known = {key: found[key] for key in ("apiVersion", "kind", "metadata")}
+            raise NotSyncedError("only metadata", known=Object.parse(json.dumps(known).encode(), ref.gvr))
         raw = json.dumps(found).encode()
         if depth := self.nested.get(ref):
             raw = raw[:-1] + b',"deep":' + b"[" * depth + b"]" * depth + b"}"
         return Object.parse(raw, ref.gvr)
-
-    def has_synced(self, cluster: str = "") -> bool:
-        return not self.unsynced
-
-    def problem(self, cluster: str = "") -> InformersError | None:
-        return next(iter(self.unsynced.values()), None)
 
     # The graph.
 
@@ -411,6 +410,7 @@ def test_a_missing_path_names_the_step(world: World) -> None:
     ((_, reason, note),) = world.events
     assert reason == "SourcePathMissing"
     assert "step 2 of data.crt: found nothing" in note
+    assert note.endswith("the value is kept")
 
 
 def test_one_bad_rule_disturbs_no_other(world: World) -> None:
@@ -489,6 +489,30 @@ def test_another_path_of_the_target_itself_may_be_copied(world: World) -> None:
     assert len(world.patches) == 1
 
 
+@pytest.mark.parametrize(
+    ("to", "path", "reasons"),
+    [
+        ("data.k", "metadata.resourceVersion", ["SelfReference"]),
+        ("data.k", "metadata.managedFields", ["SelfReference"]),
+        ("data.k", "metadata", ["SelfReference"]),
+        ("data.k", "metadata.generation", ["SelfReference"]),
+        ("metadata.labels.k", "metadata.resourceVersion", ["SelfReference"]),
+        ("metadata.labels.k", "metadata.uid", ["Copied"]),
+        ("data.k", "metadata.name", ["Copied"]),
+    ],
+)
+def test_what_every_write_changes_is_not_copied_into_the_object_itself(
+    world: World, to: str, path: str, reasons: list[str]
+) -> None:
+    target = world.target({f"replace-{to}": f"configmap:t:{path}"})
+
+    world.look(target)
+    world.look(target)
+
+    assert world.reasons() == reasons
+    assert len(world.patches) == reasons.count("Copied")
+
+
 def test_a_denied_destination_is_never_written(world: World) -> None:
     target = world.target({"replace-status": "json:{}", "replace-metadata.finalizers": "json:[]"})
 
@@ -504,7 +528,7 @@ def test_guarded_kinds_are_left_alone_unless_named_in_full() -> None:
     world.look(target)
     assert not world.patches
 
-    named = replace(world.copier, full_targets=frozenset({CLUSTER_ROLES}))
+    named = replace(world.copier, full_targets=("not.v1.served", "clusterrole"))
     named.reconcile(Request(target))
 
     assert len(world.patches) == 1
@@ -608,7 +632,8 @@ def test_a_source_known_by_its_metadata_alone_is_looked_at_again_soon(world: Wor
     target = world.target({"replace-data.k": "configmap:s:data.k"})
     world.incomplete = {world.source(k="1")}
 
-    assert world.look(target).requeue_after == pytest.approx(5)
+    waits = [world.look(target).requeue_after for _ in range(5)]
+    assert waits == [5, 10, 20, 30, 30]
     assert world.reasons() == ["SourceUnavailable"]
 
     world.incomplete = set()
@@ -626,6 +651,63 @@ def test_without_consent_an_incomplete_source_looks_like_an_absent_one() -> None
         told.append(world.events)
 
     assert told[0] == told[1]
+
+
+def test_with_consent_an_incomplete_source_is_not_said_to_lack_it(world: World) -> None:
+    world.incomplete = {world.source(namespace="b", allow="a", k="1")}
+
+    world.look(world.target({"replace-data.k": "configmap:b/s:data.k"}))
+
+    assert world.reasons() == ["SourceUnavailable"]
+
+
+def test_what_cannot_be_read_for_many_targets_is_logged_once_until_it_is_over(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = ("t1", "t2", "t3")
+    rules = {f"{PREFIX}replace-data.k": "secret:s:data.k"}
+    targets = [world.put(CONFIGMAPS, "a", name, metadata={"annotations": rules}) for name in names]
+
+    def look() -> list[str]:
+        caplog.clear()
+        for target in targets:
+            world.look(target)
+        return [record.message for record in caplog.records]
+
+    with caplog.at_level("INFO"):
+        world.unsynced = {SECRETS: ForbiddenError("no", reason="Forbidden", verb="list", ref=SECRETS)}
+        assert look() == ["kind not readable"]
+        assert look() == []
+
+        world.unsynced = {}
+        world.put(SECRETS, "a", "s", data={"k": "eA=="})
+        assert "kind not readable" not in look()
+
+        world.unsynced = {SECRETS: ForbiddenError("no", reason="Forbidden", verb="list", ref=SECRETS)}
+        assert look() == ["kind not readable"]
+    assert world.reasons().count("SourceUnavailable") == 2 * len(names)
+
+
+def test_what_was_wrong_for_a_target_that_is_gone_is_forgotten(world: World) -> None:
+    target = world.target({"replace-data.k": "secret:s:data.k"})
+    world.unsynced = {SECRETS: ForbiddenError("no", reason="Forbidden", verb="list", ref=SECRETS)}
+    world.look(target)
+
+    del world.objects[target]
+    world.look(target)
+
+    assert world.copier.conditions.swap(target, frozenset({("Forbidden", "x")})) == {("Forbidden", "x")}
+    assert len(world.copier.conditions) == 1
+
+
+def test_a_fault_of_ours_is_told_by_type_and_place_without_its_text(world: World) -> None:
+    target = world.target({"replace-data.k": 'json:"v"'})
+    world.answers = [lambda after: cast("None", after["SENTINEL"])]
+
+    with pytest.raises(UnexpectedError, match=r"^KeyError at .*:\d+ in ") as caught:
+        world.look(target)
+
+    assert "SENTINEL" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_kind_that_discovery_lost_is_called_as_the_object_says(world: World) -> None:
@@ -671,7 +753,7 @@ def test_only_objects_with_rules_are_kept_whole_and_looked_at(world: World) -> N
     assert rules is not None
     assert plain is not None
 
-    assert keep_rules(rules) == rules.body
+    assert keep_rules(rules) is rules.body
     assert keep_rules(plain) is None
     assert concerns_rules(rules, plain)
     assert concerns_rules(None, rules)
@@ -889,6 +971,21 @@ def test_a_missing_right_is_named_and_tried_again_slowly(world: World) -> None:
     world.look(target)
     assert world.objects[target]["data"] == {"k": "2"}
     assert world.reasons() == ["Forbidden", "Copied"]
+
+
+def test_a_missing_right_is_logged_once_for_all_objects_of_a_kind_in_a_namespace(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    rules = {f"{PREFIX}replace-data.k": 'json:"v"'}
+    targets = [world.put(CONFIGMAPS, place, name, metadata={"annotations": rules}) for place in "ab" for name in "xyz"]
+    world.answers = [refused(403) for _ in targets]
+
+    with caplog.at_level("INFO"):
+        for target in targets:
+            world.look(target)
+
+    assert [record.message for record in caplog.records] == ["not allowed to write"] * 2
+    assert world.reasons() == ["Forbidden"] * len(targets)
 
 
 def test_a_value_the_server_writes_in_its_own_way_is_in_sync(world: World) -> None:
