@@ -93,6 +93,7 @@ class FakeServer:
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.times: list[float] = []
         self.accepts: list[str] = []
+        self.compressed: list[bool] = []  # of lists, whether they may be
         self.streams: list[FakeStream] = []
         self.closed_streams = 0
         self.list_faults: deque[Exception | bytes | Callable[[], None]] = deque()
@@ -181,6 +182,7 @@ class FakeServer:
             raise ForbiddenError(verb=verb, where=path)
         self._log(verb, path, query)
         self.accepts.append(accept)
+        self.compressed.append(gzip)
         fault = self.list_faults.popleft() if self.list_faults else None
         if isinstance(fault, bytes):
             return Response(200, {"content-type": "application/json"}, fault)

@@ -1150,3 +1150,22 @@ def test_a_slow_handler_is_counted_each_time_and_told_once_a_minute(
 
     assert count.total() == before + 3
     assert [record.message for record in caplog.records] == ["slow handler"]
+
+
+@pytest.mark.parametrize("options", [WatchOptions(gzip=True), WatchOptions(gzip=False), WatchOptions()])
+def test_lists_are_compressed_if_asked_for_and_not_on_this_machine(
+    factory: InformerFactory, server: FakeServer, options: WatchOptions
+) -> None:
+    follow(factory)
+    server.wait_stream()
+
+    assert server.compressed == [options.gzip is True]
+
+
+def test_whole_objects_are_the_second_choice_of_who_wants_metadata(
+    factory: InformerFactory, server: FakeServer
+) -> None:
+    follow(factory, metadata_only=True)
+    server.wait_stream()
+
+    assert [accept.split(",")[1:] for accept in server.accepts] == [["application/json"]] * 2
