@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Final, TypeAlias
 
@@ -52,7 +51,7 @@ from informers.runtime.controller import (
 from informers.runtime.events import EventRecorder
 from informers.runtime.gate import Gate
 from informers.runtime.reconciler import Reconcile
-from informers.runtime.threads import Collector, Threads
+from informers.runtime.threads import Collector, Inbox, Threads
 from informers.runtime.workqueue import RETRY
 
 _log = logging.getLogger(__name__)
@@ -71,7 +70,6 @@ _DISCOVERY: Final = "discovery"
 _EVENTS_GRACE: Final = 4.0  # 2 s to send, and one call that was begun then
 _CACHE_GRACE: Final = 5.0  # for threads whose sockets were cut
 _CUT_AGAIN: Final = 0.5
-_SIGNAL_CHECK: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +133,10 @@ class Manager:
         self._grace = shutdown_grace
         self._tune_gc = tune_gc
         self._stop = Stop(self.clock)
-        self._mailbox: SimpleQueue[_Message] = SimpleQueue()
+        self._inbox: Inbox[_Message] = Inbox()
         self._threads = Threads(self.clock, self._thread_ended)
         self._gate = Gate(self.clock, changed=self._look_at_gate)
-        self._collector = Collector(self.clock, ask=lambda: self._mailbox.put(_GarbageIsDue()))
+        self._collector = Collector(self.clock, ask=lambda: self._inbox.put(_GarbageIsDue()))
         self.fence = Fence()
         self._transports = {
             cluster: Transport(
@@ -357,7 +355,7 @@ class Manager:
                 msg = f"manager {self.name}: runs once"
                 raise InformersError(msg)
             self._has_run = True
-        with self._handled_signals(), self._tuned_collector():
+        with self._inbox.opened(), self._handled_signals(), self._tuned_collector():
             error: BaseException | None = None
             try:
                 self._start()
@@ -373,7 +371,7 @@ class Manager:
 
     def stop(self, reason: str = "") -> None:
         """Ask for an orderly stop; returns at once, and may be called from anywhere, a signal handler too."""
-        self._mailbox.put(_StopWanted(reason))
+        self._inbox.put(_StopWanted(reason))
 
     def close(self) -> None:
         """Close the connections of a manager that does not run: `run()` does so at its end.
@@ -417,12 +415,7 @@ class Manager:
     def _supervise(self) -> BaseException | None:
         """Wait for what ends the program; return its error, None if there is none."""
         while True:
-            try:
-                message = self._mailbox.get(timeout=_SIGNAL_CHECK)
-            except Empty:
-                # The handler of a signal runs when this thread next does: one that came just before the wait, or that
-                # the system gave to another thread, does not end it.
-                continue
+            message = self._inbox.wait()
             match message:
                 case _StopWanted():
                     _log.info("stopping", extra=fields(reason=message.reason))
@@ -442,15 +435,12 @@ class Manager:
     def _failed_meanwhile(self) -> BaseException | None:
         """Return what failed while everything was being stopped, the first if there is more than one."""
         failed: BaseException | None = None
-        while True:
-            try:
-                message = self._mailbox.get_nowait()
-            except Empty:
-                return failed
+        while (message := self._inbox.take()) is not None:
             # One that asked for the stop and then ended is none of these.
             if isinstance(message, _ThreadEnded) and message.error is not None:
                 error = _told(message)
                 failed = failed or error
+        return failed
 
     def _shut_down(self) -> Sequence[str]:
         """Stop in the reverse order of the start; return the names of threads that do not end."""
@@ -499,17 +489,17 @@ class Manager:
             return
         if error is None and group == _WORK:
             # A program that asks for the stop and then returns has asked first.
-            self._mailbox.put(_ThreadEnded(name, None))
+            self._inbox.put(_ThreadEnded(name, None))
             return
         with self._lock:
             self._dead = (*self._dead, name)
-        self._mailbox.put(_ThreadEnded(name, error))
+        self._inbox.put(_ThreadEnded(name, error))
 
     def _reflector_died(self, cluster: str, error: BaseException) -> None:
         name = f"reflector/{cluster}" if cluster else "reflector"
         with self._lock:
             self._dead = (*self._dead, name)
-        self._mailbox.put(_ThreadEnded(name, error))
+        self._inbox.put(_ThreadEnded(name, error))
 
     def _look_at_gate(self) -> None:
         with self._lock:
@@ -519,7 +509,7 @@ class Manager:
         with self._lock:
             is_first, self._was_open = not self._was_open, True
         if is_first:
-            self._mailbox.put(_CachesFilled())
+            self._inbox.put(_CachesFilled())
 
     @contextmanager
     def _handled_signals(self) -> Iterator[None]:
@@ -533,7 +523,7 @@ class Manager:
             if came:
                 os._exit(128 + number)
             came.append(number)
-            self._mailbox.put(_SignalCame(number))
+            self._inbox.put(_SignalCame(number))
 
         before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
         try:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Generic, TypeVar
 
 from informers import metrics
 from informers.clock import Clock
@@ -15,9 +18,63 @@ from informers.logs import fields
 from informers.threads import start
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _threads = metrics.gauge("informers_threads", "Threads of ours that run", ("owner",))
 _gc_pause = metrics.gauge("informers_gc_pause_seconds", "How long the last full collection took")
+
+
+class Inbox(Generic[T]):
+    """Messages for one thread, which a signal wakes too, whichever thread the system gives it to.
+
+    A wait on a lock would not do: the handler of a signal runs when the main thread next does, and a signal that comes
+    just before the wait, or to another thread, does not end it. A byte in a pipe does; the interpreter writes one for
+    each signal (`signal.set_wakeup_fd`).
+    """
+
+    def __init__(self) -> None:
+        self._messages: SimpleQueue[T] = SimpleQueue()  # its put() may be called from a signal handler
+        self._lock = threading.RLock()  # guards _pipe; reentrant, as a signal's handler may interrupt its holder
+        self._pipe: tuple[int, int] | None = None
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Make `wait()` possible, and in the main thread have signals wake it."""
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)  # a full pipe wakes as well as one byte more
+        self._pipe = reader, writer
+        is_main = threading.current_thread() is threading.main_thread()
+        before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False) if is_main else -1
+        try:
+            yield
+        finally:
+            if is_main:
+                signal.set_wakeup_fd(before)
+            with self._lock:
+                self._pipe = None
+                os.close(writer)
+                os.close(reader)
+
+    def put(self, message: T) -> None:
+        """Leave a message; from any thread, and from a signal handler."""
+        self._messages.put(message)
+        with self._lock, suppress(BlockingIOError):
+            if self._pipe is not None:
+                os.write(self._pipe[1], b"\0")
+
+    def wait(self) -> T:
+        """Return the next message; blocks until there is one. Only inside `opened()`."""
+        assert self._pipe is not None
+        while True:
+            with suppress(Empty):
+                return self._messages.get_nowait()
+            os.read(self._pipe[0], 4096)
+
+    def take(self) -> T | None:
+        """Return the next message, or None; never blocks."""
+        with suppress(Empty):
+            return self._messages.get_nowait()
+        return None
 
 
 class Threads:

@@ -637,6 +637,8 @@ def test_a_dry_run_leaves_the_server_unchanged(api: APIServer) -> None:
 def test_the_collector_is_tuned_while_running_only(api: APIServer) -> None:
     before = gc.get_threshold()
     manager, plain = manager_of(api), manager_of(api, tune_gc=False)
+    for each in (manager, plain):
+        each.add_controller("c", Nothing(), primary=CONFIGMAPS)  # so that who settles is running
 
     with running(manager):
         settle(manager)
