@@ -12,16 +12,18 @@ be used, with the cause on one line of stderr.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
 from pkgutil import iter_modules
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, Final
 
 import controllers
-from informers import Clusters, ConfigError, FlagParser, InformersError, Manager, WatchOptions, configure_logging
+import informers  # its names are resolved when they are used, so that a signal is heard before they are loaded
 
 _DISTRIBUTION: Final = "kube-informers"
 
@@ -52,26 +54,49 @@ def find_names() -> Sequence[str]:
 
 def run(name: str, words: Sequence[str]) -> int:
     """Run one controller with these flags, until it is stopped; return the exit status."""
+    with _stoppable():
+        return _run(name, words)
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """End in order, with status 0, at a signal that comes before the manager runs, which then handles them itself.
+
+    Without this, Python would end with a traceback or by the signal, and as a container's first process not at all.
+    """
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(0)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _run(name: str, words: Sequence[str]) -> int:
     module = import_module(f"controllers.{name}")
     program = str(getattr(module, "PROGRAM", name))
     options = parse_arguments(module, program, words)
     try:
-        configure_logging(level=options.log_level, format=options.log_format)
+        informers.configure_logging(level=options.log_level, format=options.log_format)
         manager = build_manager(program, vars(options))
         module.setup(manager, options)
         if hasattr(module, "main"):
             return int(module.main(manager, options))
         manager.run()
-    except ConfigError as error:
+    except informers.ConfigError as error:
         return _end(program, error, status=2)
-    except InformersError as error:
+    except informers.InformersError as error:
         return _end(program, error, status=1)
     return 0
 
 
 def parse_arguments(module: ModuleType, program: str, words: Sequence[str]) -> argparse.Namespace:
     """Read a controller's command line; `SystemExit` for `--help`, `--version` and usage errors."""
-    parser = FlagParser(program, description=_first_line(module))
+    parser = informers.FlagParser(program, description=_first_line(module))
     parser.add_argument("--version", action="version", version=f"{program} {version(_DISTRIBUTION)}")
     if hasattr(module, "add_arguments"):
         module.add_arguments(parser)
@@ -81,18 +106,22 @@ def parse_arguments(module: ModuleType, program: str, words: Sequence[str]) -> a
     return options
 
 
-def build_manager(program: str, options: Mapping[str, Any]) -> Manager:
+def build_manager(program: str, options: Mapping[str, Any]) -> informers.Manager:
     """Make the Manager that the shared flags describe; a flag that a program leaves out keeps its default."""
 
     def given(**names: str) -> dict[str, Any]:
         return {keyword: options[name] for keyword, name in names.items() if name in options}
 
-    clusters = Clusters.load(**given(kubeconfig="kubeconfig", max_inflight="max_inflight", qps="qps", burst="burst"))
-    watch = WatchOptions(**given(timeout="watch_timeout", silence="watch_silence"))
-    return Manager(clusters, name=program, watch=watch, **given(shutdown_grace="shutdown_grace", dry_run="dry_run"))
+    clusters = informers.Clusters.load(
+        **given(kubeconfig="kubeconfig", max_inflight="max_inflight", qps="qps", burst="burst")
+    )
+    watch = informers.WatchOptions(**given(timeout="watch_timeout", silence="watch_silence"))
+    return informers.Manager(
+        clusters, name=program, watch=watch, **given(shutdown_grace="shutdown_grace", dry_run="dry_run")
+    )
 
 
-def _end(program: str, error: InformersError, *, status: int) -> int:
+def _end(program: str, error: informers.InformersError, *, status: int) -> int:
     sys.stderr.write(f"{program}: {' '.join(str(error).split())}\n")
     return status
 

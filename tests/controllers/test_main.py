@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -167,3 +170,29 @@ def run_copier(*words: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
     command = [sys.executable, "-m", "controllers", "copier", *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30, env=environment)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_a_server_does_not_answer_at_the_start_ends_with_status_0(tmp_path: Path, number: int) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        kubeconfig.write_text(
+            json.dumps(
+                {
+                    "current-context": "c",
+                    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                    "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{silent.getsockname()[1]}"}}],
+                    "users": [{"name": "u", "user": {}}],
+                }
+            )
+        )
+        command = [sys.executable, "-m", "controllers", "copier", "--target=secret", f"--kubeconfig={kubeconfig}"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            connection, _ = silent.accept()  # it asks which kinds are served, and nobody answers
+
+            process.send_signal(number)
+            _, told = process.communicate(timeout=20)
+        connection.close()
+
+    assert process.returncode == 0
+    assert "Traceback" not in told
