@@ -10,7 +10,7 @@ import secrets
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,9 +31,11 @@ PATIENCE = 20.0  # seconds for a step that takes milliseconds on an idle machine
 def main() -> int:
     """Run the story once; the exit status says whether the copy is right."""
     clock = SystemClock()
-    with tempfile.TemporaryDirectory(prefix="kube-informers-demo-") as folder, APIServer() as server:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kube-informers-demo-"))
+        server = stack.enter_context(APIServer())
         say(f"An API server in memory answers on {server.url}.")
-        manager = Manager(Clusters.load(str(server.kubeconfig)), name="demo")
+        manager = stack.enter_context(closing(Manager(Clusters.load(str(server.kubeconfig)), name="demo")))
         client = manager.client
 
         for body in (*documents(CRDS), *documents(EXAMPLE)):

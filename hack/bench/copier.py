@@ -18,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kube-informers-bench-")))
         kubeconfig = stack.enter_context(real_server() if options.real else embedded_server(folder))
-        client = Manager(Clusters.load(str(kubeconfig)), name="bench").client
+        client = stack.enter_context(closing(Manager(Clusters.load(str(kubeconfig)), name="bench"))).client
         client.create(NAMESPACES, {"metadata": {"name": "bench"}}, field_manager="bench")
         create_all(client, SECRETS, [secret("hub", 100)])
         create_all(client, CONFIGMAPS, [target(0)])
