@@ -7,23 +7,20 @@ freeze, reset (RST), finish (FIN), slow, refuse. Each acts on the connections th
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import struct
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self
 from urllib.parse import urlsplit
 
 import yaml
 
-T = TypeVar("T")
-
 _CHUNK: Final = 64 * 1024
 _SLICE: Final = 0.05  # seconds of a slowed body that go out at once
-_CALL_TIMEOUT: Final = 10.0
+_ABORT: Final = struct.pack("ii", 1, 0)  # linger for 0 s: closing sends RST instead of FIN
 
 
 class Relay:
@@ -43,21 +40,15 @@ class Relay:
         self._config = config
         self.url = ""
         self.kubeconfig = directory / "relay.kubeconfig"
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="relay")
-        # What follows belongs to the loop's thread.
-        self._listener: asyncio.Server | None = None
         self._port = 0
-        self._pairs: set[_Pair] = set()
         self._weather = _Weather()
+        self._acceptor: threading.Thread | None = None
+        self._lock = threading.Lock()  # guards _listener and _pairs
+        self._listener: socket.socket | None = None
+        self._pairs: set[_Pair] = set()
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        try:
-            self._call(self._listen())
-        except BaseException:
-            self._end_thread()
-            raise
+        self._listen()
         self.url = f"{self._scheme}://127.0.0.1:{self._port}"
         for cluster in self._clusters:
             cluster["server"] = self.url
@@ -66,182 +57,202 @@ class Relay:
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
-            self._call(self._end())
-        finally:
-            self._end_thread()
+        self.refuse()
 
     def freeze(self) -> None:
         """Keep every connection open and pass nothing on, either way; new ones are accepted and stay silent."""
-        self._do(self._weather.freeze)
+        self._weather.freeze()
 
     def slow(self, bytes_per_second: float) -> None:
         """Pass on what the server sends at this rate."""
-        self._do(lambda: self._weather.slow(bytes_per_second))
+        self._weather.slow(bytes_per_second)
 
     def reset(self) -> None:
         """Abort the open connections; both sides see a reset."""
-        self._do(lambda: self._end_all(_Pair.reset))
+        for pair in self._open_pairs():
+            pair.end(abort=True)
 
     def finish(self) -> None:
         """Close the open connections in order; both sides see the end of the stream, wherever it stands."""
-        self._do(lambda: self._end_all(_Pair.finish))
+        for pair in self._open_pairs():
+            pair.end(abort=False)
 
     def refuse(self) -> None:
         """Stop listening, so that new connections are refused, and abort the open ones."""
-        self._call(self._refuse())
+        with self._lock:
+            listener, self._listener = self._listener, None
+        if listener is not None:
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # ends the accept that is waiting
+            listener.close()
+        if self._acceptor is not None:
+            self._acceptor.join()
+            self._acceptor = None
+        pairs = self._open_pairs()
+        self.reset()
+        for pair in pairs:
+            pair.join()
 
     def heal(self) -> None:
         """Pass everything on again, and listen again on the same port."""
-        self._do(self._weather.clear)
-        self._call(self._listen())
+        self._weather.clear()
+        self._listen()
 
     def connections(self) -> int:
         """Count the connections that are open."""
-        return self._do(lambda: len(self._pairs))
+        return len(self._open_pairs())
 
-    # On the caller's thread
+    def _open_pairs(self) -> list[_Pair]:
+        with self._lock:
+            return list(self._pairs)
 
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CALL_TIMEOUT)
+    def _listen(self) -> None:
+        if self._acceptor is not None:
+            return
+        listener = socket.create_server(("127.0.0.1", self._port))
+        self._port = listener.getsockname()[1]
+        self._acceptor = threading.Thread(target=self._accept, args=(listener,), name="relay", daemon=True)
+        with self._lock:
+            self._listener = listener
+        self._acceptor.start()
 
-    def _do(self, act: Callable[[], T]) -> T:
-        async def run() -> T:
-            return act()
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            pair = _Pair(client, self._target, self._weather, self._forget)
+            with self._lock:
+                is_late = self._listener is not listener
+                if not is_late:
+                    self._pairs.add(pair)
+            if is_late:
+                pair.end(abort=True)
+                return
+            pair.start()
 
-        return self._call(run())
-
-    def _end_thread(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    # On the loop's thread
-
-    async def _listen(self) -> None:
-        if self._listener is None:
-            self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self._port, limit=_CHUNK)
-            self._port = self._listener.sockets[0].getsockname()[1]
-
-    def _end_all(self, end: Callable[[_Pair], None]) -> None:
-        for pair in list(self._pairs):
-            end(pair)
-
-    async def _refuse(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-        await self._drop_all()
-
-    async def _end(self) -> None:
-        self._weather.clear()
-        await self._refuse()
-
-    async def _drop_all(self) -> None:
-        pairs = list(self._pairs)
-        self._end_all(_Pair.reset)
-        await asyncio.gather(*(pair.ended.wait() for pair in pairs))
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        pair = _Pair(self._weather, writer)
-        self._pairs.add(pair)
-        try:
-            await pair.relay(reader, self._target)
-        finally:
+    def _forget(self, pair: _Pair) -> None:
+        with self._lock:
             self._pairs.discard(pair)
-            pair.ended.set()
 
 
 class _Weather:
     """What holds for all connections of a relay."""
 
     def __init__(self) -> None:
-        self._thawed = asyncio.Event()
-        self._thawed.set()
+        self._changed = threading.Condition()  # guards all below
+        self._is_frozen = False
         self._rate = 0.0  # bytes a second from the server, 0 = as fast as they come
 
     def freeze(self) -> None:
-        self._thawed.clear()
+        with self._changed:
+            self._is_frozen = True
 
     def slow(self, rate: float) -> None:
-        self._rate = rate
+        with self._changed:
+            self._rate = rate
 
     def clear(self) -> None:
-        self._thawed.set()
-        self._rate = 0.0
+        with self._changed:
+            self._is_frozen = False
+            self._rate = 0.0
+            self._changed.notify_all()
 
-    async def has_thawed(self) -> None:
-        await self._thawed.wait()
+    def wake(self) -> None:
+        """Have those who wait look whether their connection is still there."""
+        with self._changed:
+            self._changed.notify_all()
 
-    async def pass_on(self, data: bytes, writer: asyncio.StreamWriter, *, slowed: bool) -> None:
-        """Write `data` when, and as fast as, the weather allows."""
-        while data:
-            await self.has_thawed()
-            rate = self._rate if slowed else 0.0
-            size = max(1, int(rate * _SLICE)) if rate else len(data)
-            writer.write(data[:size])
-            await writer.drain()
-            data = data[size:]
+    def pass_on(self, data: bytes, to: socket.socket, pair: _Pair, *, slowed: bool) -> None:
+        """Send `data` when, and as fast as, the weather allows."""
+        rest = memoryview(data)
+        while rest:
+            rate = self.thawed_rate(pair)
+            rate = rate if slowed else 0.0
+            size = max(1, int(rate * _SLICE)) if rate else len(rest)
+            to.sendall(rest[:size])
+            rest = rest[size:]
             if rate:
-                await asyncio.sleep(size / rate)
+                with self._changed:
+                    self._changed.wait_for(lambda: pair.has_ended, timeout=size / rate)
+
+    def thawed_rate(self, pair: _Pair) -> float:
+        """Wait until bytes may pass, and return how many a second; raises once the connection has ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: pair.has_ended or not self._is_frozen)
+            if pair.has_ended:
+                raise ConnectionAbortedError
+            return self._rate
 
 
 class _Pair:
-    """One client's connection and the one to the server that belongs to it."""
+    """One client's connection and the one to the server that belongs to it; a thread for each way."""
 
-    def __init__(self, weather: _Weather, client: asyncio.StreamWriter) -> None:
-        self.ended = asyncio.Event()
+    def __init__(
+        self, client: socket.socket, target: tuple[str, int], weather: _Weather, ended: Callable[[_Pair], None]
+    ) -> None:
+        self.has_ended = False
+        self._target = target
         self._weather = weather
-        self._writers = [client]
-        self._work: asyncio.Task[Any] | None = None
+        self._ended = ended
+        self._lock = threading.Lock()  # guards _sockets and has_ended
+        self._sockets = [client]
+        self._there = threading.Thread(target=self._run, name="relay/there", daemon=True)
 
-    def reset(self) -> None:
-        for writer in self._writers:
-            sock = writer.get_extra_info("socket")
-            with suppress(OSError):  # closed already
-                # Linger for 0 s: closing sends RST instead of FIN.
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            writer.transport.abort()
-        self._cancel()
+    def start(self) -> None:
+        self._there.start()
 
-    def finish(self) -> None:
-        for writer in self._writers:
-            writer.close()
-        self._cancel()
+    def join(self) -> None:
+        self._there.join()
 
-    def _cancel(self) -> None:
-        if self._work is not None:
-            self._work.cancel()
+    def end(self, *, abort: bool) -> None:
+        """Close both connections, with RST or with FIN; wakes the threads that use them."""
+        with self._lock:
+            self.has_ended = True
+            for sock in self._sockets:
+                with suppress(OSError):  # ended already
+                    if abort:
+                        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
+                        sock.shutdown(socket.SHUT_RD)  # wakes who reads, and says nothing to the other side
+                    else:
+                        sock.shutdown(socket.SHUT_RDWR)
+        self._weather.wake()
 
-    async def relay(self, reader: asyncio.StreamReader, target: tuple[str, int]) -> None:
-        """Carry bytes both ways until both sides have ended, or one is broken."""
-        self._work = asyncio.ensure_future(self._carry(reader, target))
-        with suppress(asyncio.CancelledError, OSError):
-            await self._work
-        for writer in self._writers:
-            writer.close()
-        for writer in self._writers:
-            with suppress(OSError):
-                await writer.wait_closed()
-
-    async def _carry(self, reader: asyncio.StreamReader, target: tuple[str, int]) -> None:
-        client = self._writers[0]
+    def _run(self) -> None:
         try:
-            answers, server = await asyncio.open_connection(*target, limit=_CHUNK)
+            self._carry()
+        finally:
+            with self._lock:
+                self.has_ended = True
+                for sock in self._sockets:
+                    sock.close()
+            self._ended(self)
+
+    def _carry(self) -> None:
+        client = self._sockets[0]
+        try:
+            server = socket.create_connection(self._target)
         except OSError:
-            self.reset()
+            self.end(abort=True)
             return
-        self._writers.append(server)
-        try:
-            async with asyncio.TaskGroup() as pumps:
-                pumps.create_task(self._pump(reader, server, slowed=False))
-                pumps.create_task(self._pump(answers, client, slowed=True))
-        except* OSError:  # one side was reset, so is the other
-            self.reset()
+        with self._lock:
+            self._sockets.append(server)
+            if self.has_ended:
+                return
+        back = threading.Thread(target=self._pump, args=(server, client), name="relay/back", daemon=True)
+        back.start()
+        self._pump(client, server)
+        back.join()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, slowed: bool) -> None:
-        while data := await reader.read(_CHUNK):
-            await self._weather.pass_on(data, writer, slowed=slowed)
-        await self._weather.has_thawed()
-        with suppress(OSError):
-            writer.write_eof()
+    def _pump(self, source: socket.socket, to: socket.socket) -> None:
+        """Carry bytes one way until that side has ended; a reset ends both."""
+        is_answer = to is self._sockets[0]
+        try:
+            while data := source.recv(_CHUNK):
+                self._weather.pass_on(data, to, self, slowed=is_answer)
+            self._weather.thawed_rate(self)
+            to.shutdown(socket.SHUT_WR)
+        except OSError:
+            if not self.has_ended:
+                self.end(abort=True)
