@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from informers.testing.clock import FakeClock
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 # How long a thread that was told to end may take.
 PATIENCE = 5.0
 ON_REAL = {"real", "envtest", "envtest_controllers"}
+
+# How long an example takes says how busy the machine is, and nothing else.
+settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.hookimpl(tryfirst=True)
