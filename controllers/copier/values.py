@@ -164,7 +164,7 @@ def _raw_number(number: object) -> msgspec.Raw:
 
 def has_null(plain: Plain) -> bool:
     """Tell whether null occurs anywhere inside, where a merge patch would take it for a deletion."""
-    # RFC 7396 leaves lists alone; the API server's merge (evanphx/json-patch) prunes nulls inside of them too.
+    # RFC 7396 leaves lists alone; the API server's merge (evanphx/json-patch) takes nulls out of maps inside of them.
     if isinstance(plain, dict | list):
         return any(map(has_null, plain.values() if isinstance(plain, dict) else plain))
     return plain is None

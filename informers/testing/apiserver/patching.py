@@ -90,12 +90,25 @@ def _json_name(value: Any) -> str:
     return next((name for kind, name in names if isinstance(value, kind)), "number")
 
 
+def _as_merged(patch: Any) -> Any:
+    """Leave out null members of maps inside lists: not as RFC 7396 says, but as a real API server does it."""
+    if isinstance(patch, Mapping):
+        return {key: _as_merged(value) for key, value in patch.items()}
+    return _without_nulls(patch) if isinstance(patch, list) else patch
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
 def _apply(kind: Kind, current: Mapping[str, Any], media_type: str, patch: Any) -> Any:
     try:
         if media_type == JSON_PATCH:
             return patches.apply_json(current, patch, lenient=True)
         if media_type == MERGE_PATCH:
-            return patches.apply_merge(current, patch)
+            return patches.apply_merge(current, _as_merged(patch))
         return patches.strategic_merge(current, patch, merge_keys(kind))
     except patches.PatchError as error:
         if media_type == JSON_PATCH:
