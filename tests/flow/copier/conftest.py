@@ -237,7 +237,7 @@ class Story:
 @pytest.fixture
 def story(server: Server, tmp_path: Path) -> Iterator[Story]:
     """Play on the test's server; every copier started is ended."""
-    yield from _told_on(server, tmp_path)
+    yield from told_on(server, tmp_path)
 
 
 @pytest.fixture
@@ -247,10 +247,10 @@ def embedded_story(tmp_path: Path) -> Iterator[Story]:
     from informers.testing.servers import borrow
 
     with APIServer(bookmark_every=0.5) as running, borrow(running, tmp_path) as server:
-        yield from _told_on(server, tmp_path)
+        yield from told_on(server, tmp_path)
 
 
-def _told_on(server: Server, directory: Path) -> Iterator[Story]:
+def told_on(server: Server, directory: Path) -> Iterator[Story]:
     told = Story(server, server.client(), directory)
     try:
         yield told
