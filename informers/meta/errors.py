@@ -227,7 +227,9 @@ class NotSyncedError(InformersError):
         known: the metadata of the object, where only its body is missing.
     """
 
-    def __init__(self, message: str, *, problem: InformersError | None = None, known: Object | None = None) -> None:
+    def __init__(
+        self, message: str = "", *, problem: InformersError | None = None, known: Object | None = None
+    ) -> None:
         self.problem = problem
         self.known = known
         super().__init__(message)

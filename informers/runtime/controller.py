@@ -476,12 +476,14 @@ class Controller:
             for informers in self._around.sets(cluster)
             if not informers.has_synced() and informers.state() != "stopped"
         ]
+        # One that is refused may never sync; then it is not what a body that is missing waits for.
+        is_coming = any(informers.state() not in {"forbidden", "unserved"} for informers in waited_for)
         with self._lock:
             wait = self._unsynced.get(ref)
             if wait is None:
                 wait = self._unsynced[ref] = _Wait(item)
             wait.expirations += 1
-            seconds = _UNSYNCED_LONGEST if waited_for else _UNSYNCED.delay(wait.expirations)
+            seconds = _UNSYNCED_LONGEST if is_coming else _UNSYNCED.delay(wait.expirations)
             new = [informers for informers in waited_for if informers not in self._watched_syncs]
         _log.debug("waiting for a cache to sync", extra=fields(error=str(error), wait=seconds))
         self.queue.add_after(ref, seconds, priority=item.priority, since=item.since)

@@ -1076,6 +1076,22 @@ def test_a_body_that_is_missing_while_all_has_synced_is_looked_for_soon(world: W
     assert step(controller) == "success"
 
 
+@pytest.mark.parametrize("state", ["forbidden", "unserved"])
+def test_a_kind_that_is_refused_does_not_slow_down_the_wait_for_a_body(
+    world: World, clock: FakeClock, state: str
+) -> None:
+    controller = world.controller()
+    world.configmaps.now = state
+    world.answers = [NotSyncedError()]
+    controller.enqueue(A)
+    step(controller)
+
+    clock.advance(0.5)
+    clock.advance(0.5)
+
+    assert step(controller) == "success"
+
+
 def test_a_sync_between_looking_and_listening_is_not_missed(world: World) -> None:
     class Sudden(FakeSet):
         def on_change(self, callback: Callable[[], None]) -> Callable[[], None]:
