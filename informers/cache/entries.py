@@ -8,14 +8,14 @@ elsewhere in the object, or the key can be spelled with escapes; then a scanner 
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
 from informers import metrics
 from informers.cache.listwatch import Item, ReceivedEnvelope, Transform, read_item
+from informers.cache.scanning import SPACES, members, skip_space
 from informers.logs import Throttle, fields
 from informers.meta.objects import JSON, Bodies, Envelope, Object
 from informers.meta.resources import GVR, ObjectRef
@@ -31,16 +31,10 @@ class _RawMetadata(msgspec.Struct, gc=False):
 
 
 _decode_raw_metadata: Final = msgspec.json.Decoder(_RawMetadata).decode
-_decode_string: Final = msgspec.json.Decoder(str).decode
 _encode: Final = msgspec.json.encode
 
 _MEMBER: Final = b'"managedFields"'
 _SPACE: Final = b" \t\r\n"
-_SPACES: Final = frozenset({b" ", b"\t", b"\r", b"\n"})
-# A string, or a bracket; what stands between two of them cannot begin or end a value that holds others.
-_STRING: Final = rb'"(?:[^"\\]|\\.)*"'
-_STRUCTURE: Final = re.compile(_STRING + rb"|[\[\]{}]", re.DOTALL)
-_SCALAR: Final = re.compile(_STRING + rb"|[^\s,\]}]+", re.DOTALL)
 
 
 class Keeper:
@@ -209,8 +203,8 @@ def without_managed_fields(data: bytes, managed: bytes) -> bytes:
     Every other byte stays as it is.
     """
     start = data.find(_MEMBER)
-    value = _skip_space(data, start + len(_MEMBER))
-    value = _skip_space(data, value + 1) if data[value : value + 1] == b":" else -1
+    value = skip_space(data, start + len(_MEMBER))
+    value = skip_space(data, value + 1) if data[value : value + 1] == b":" else -1
     cut = None
     if start > 0 and value > 0 and data[value : value + len(managed)] == managed:
         cut = _cut(data, start, value + len(managed))
@@ -232,8 +226,8 @@ def _has_managed_fields(data: bytes) -> bool:
 
 def _cut(data: bytes, start: int, end: int) -> bytes | None:
     """Cut one member and its comma out of an object; None where the bytes around are none of an object's."""
-    end = _skip_space(data, end)
-    while data[start - 1 : start] in _SPACES:
+    end = skip_space(data, end)
+    while data[start - 1 : start] in SPACES:
         start -= 1
     before, after = data[start - 1 : start], data[end : end + 1]
     if after == b"," and before in {b"{", b","}:
@@ -248,10 +242,10 @@ def _cut(data: bytes, start: int, end: int) -> bytes | None:
 def _without_managed_fields_by_place(data: bytes) -> bytes:
     kept = bytearray()
     done = 0
-    for name, value, _ in _members(data, 0):
+    for name, value, _ in members(data, 0):
         if name != "metadata" or data[value : value + 1] != b"{":
             continue
-        inside = list(_members(data, value))
+        inside = list(members(data, value))
         gone = [name == "managedFields" for name, _, _ in inside]
         if not any(gone):
             continue
@@ -268,43 +262,8 @@ def _without_managed_fields_by_place(data: bytes) -> bytes:
 def _member_starts(data: bytes, start: int) -> list[int]:
     """Return where the names of the members of the object at `start` begin."""
     found = []
-    position = _skip_space(data, start + 1)
-    for _, _, end in _members(data, start):
+    position = skip_space(data, start + 1)
+    for _, _, end in members(data, start):
         found.append(position)
-        position = _skip_space(data, _skip_space(data, end) + 1)
+        position = skip_space(data, skip_space(data, end) + 1)
     return found
-
-
-def _members(data: bytes, start: int) -> Iterator[tuple[str, int, int]]:
-    """Yield name, start and end of the value of each member of the object that begins at `start`; valid JSON only."""
-    position = _skip_space(data, _skip_space(data, start) + 1)
-    while data[position : position + 1] == b'"':
-        name = _SCALAR.match(data, position)
-        assert name is not None
-        value = _skip_space(data, _skip_space(data, name.end()) + 1)
-        end = _end_of_value(data, value)
-        yield _decode_string(name[0]), value, end
-        position = _skip_space(data, _skip_space(data, end) + 1)
-
-
-def _end_of_value(data: bytes, start: int) -> int:
-    if data[start : start + 1] not in {b"{", b"["}:
-        scalar = _SCALAR.match(data, start)
-        assert scalar is not None
-        return scalar.end()
-    depth = 0
-    for token in _STRUCTURE.finditer(data, start):
-        if token[0] in {b"{", b"["}:
-            depth += 1
-        elif token[0] in {b"}", b"]"}:
-            depth -= 1
-            if depth == 0:
-                return token.end()
-    msg = "the JSON ends inside a value"
-    raise ValueError(msg)
-
-
-def _skip_space(data: bytes, position: int) -> int:
-    while data[position : position + 1] in _SPACES:
-        position += 1
-    return position

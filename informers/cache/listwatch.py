@@ -20,6 +20,7 @@ from informers.api.client import collection_path
 from informers.api.streams import Stream
 from informers.api.transport import Transport
 from informers.backoff import Backoff
+from informers.cache.scanning import elements, members
 from informers.meta.errors import APIError, ConfigError, InformersError, api_error, is_expired
 from informers.meta.objects import JSON, Envelope, Metadata, Object
 from informers.meta.resources import GVR
@@ -201,6 +202,7 @@ class _Line(msgspec.Struct, gc=False):
 _decode_received: Final = msgspec.json.Decoder(ReceivedEnvelope).decode
 _decode_list: Final = msgspec.json.Decoder(_List).decode
 _decode_line: Final = msgspec.json.Decoder(_Line).decode
+_NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError)
 _EVENT_TYPES: Final[Mapping[str, EventType]] = {
     "ADDED": "ADDED",
     "MODIFIED": "MODIFIED",
@@ -213,8 +215,26 @@ def read_item(raw: msgspec.Raw) -> Item:
     """Read the outermost fields of one object; one that has none worth reading is an item without an envelope."""
     try:
         return Item(raw, _decode_received(raw))
-    except msgspec.MsgspecError:
+    except (*_NOT_JSON, RecursionError):
         return Item(raw, None)
+
+
+def _scan_list(body: bytes) -> _List:
+    """Read a list in which something is nested deeper than the decoder goes: one object must not hide the others."""
+    parts = {name: (start, end) for name, start, end in members(body, 0)}
+    head = {name: msgspec.Raw(body[start:end]) for name, (start, end) in parts.items() if name != "items"}
+    found = _decode_list(msgspec.json.encode(head))
+    if "items" in parts:
+        found.items = [msgspec.Raw(body[start:end]) for start, end in elements(body, parts["items"][0])]
+    return found
+
+
+def _scan_line(line: bytes) -> _Line:
+    """Read an event whose object is nested deeper than the decoder goes."""
+    parts = {name: msgspec.Raw(line[start:end]) for name, start, end in members(line, 0)}
+    found = _decode_line(msgspec.json.encode({name: raw for name, raw in parts.items() if name != "object"}))
+    found.object = parts.get("object", found.object)
+    return found
 
 
 class ListWatch:
@@ -310,7 +330,9 @@ class ListWatch:
             raise self._not_a_list(f"media type {content_type!r}")
         try:
             found = _decode_list(body)
-        except msgspec.MsgspecError as error:
+        except RecursionError:
+            found = _scan_list(body)
+        except _NOT_JSON as error:
             raise self._not_a_list(f"{len(body)} bytes that are not the JSON of a list") from error
         if found.items is msgspec.UNSET or (found.kind and not found.kind.endswith("List")):
             raise self._not_a_list(f"kind {found.kind!r}")
@@ -387,7 +409,9 @@ class Watch:
         for line in self.stream.lines():
             try:
                 found = _decode_line(line)
-            except msgspec.MsgspecError as error:
+            except RecursionError:
+                found = _scan_line(line)
+            except _NOT_JSON as error:
                 raise self._undecodable("not the JSON of an event", line) from error
             event_type = _EVENT_TYPES.get(found.type)
             if event_type is not None:
@@ -403,7 +427,7 @@ class Watch:
     def _error(self, status: bytes) -> APIError:
         try:
             body = msgspec.json.decode(status)
-        except msgspec.MsgspecError:
+        except (*_NOT_JSON, RecursionError):
             body = None
         return api_error(
             0, body if isinstance(body, dict) else None, verb="watch", ref=self._gvr, cluster=self._cluster

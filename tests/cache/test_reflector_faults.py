@@ -291,6 +291,11 @@ def test_large_objects_come_through(api: APIServer, faults: Faults, local: Local
     local.wait(lambda: names(informers) == {"a"})
 
 
+# Nested as deep as a server's encoder goes, and deeper than a decoder in Python does.
+NESTED = '{"a":' * 9_000 + "1" + "}" * 9_000
+DEEP = '{"metadata":{"name":"deep","uid":"u","resourceVersion":"9"},"spec":' + NESTED + "}"
+
+
 @pytest.mark.parametrize(
     "fault",
     [
@@ -303,6 +308,8 @@ def test_large_objects_come_through(api: APIServer, faults: Faults, local: Local
         lambda faults: faults.poison(line="no JSON", resource="configmaps", times=2),
         lambda faults: faults.poison(line='{"type":"ERROR","object":{}}', resource="configmaps", times=2),
         lambda faults: faults.poison(item='{"metadata":{"name":7}}', resource="configmaps", times=1),
+        lambda faults: faults.poison(item=DEEP, resource="configmaps", times=1),
+        lambda faults: faults.poison(line='{"type":"MODIFIED","object":' + DEEP + "}", resource="configmaps", times=1),
         lambda faults: faults.ev(code=500, resource="configmaps", times=2),
         lambda faults: faults.ev(bare=True, resource="configmaps", times=2),
         lambda faults: faults.short(resource="configmaps", times=4),
@@ -314,7 +321,7 @@ def test_large_objects_come_through(api: APIServer, faults: Faults, local: Local
         lambda faults: faults.deny(verb="watch", resource="configmaps", times=2),
     ],
     ids=[
-        "list 500", "list 429", "table", "list rst", "list fin", "list html", "garbage", "empty error", "bad item",
+        "list 500", "list 429", "table", "list rst", "list fin", "list html", "garbage", "empty error", "bad item", "deep item", "deep event",
         "ev 500", "ev bare", "short", "plain", "held headers", "no cache", "no bookmarks", "watch 504", "watch denied",
     ],
 )  # fmt: skip
