@@ -55,6 +55,10 @@ class RuleError(Exception):
         self.reason = reason
         self.text = text
 
+    def bare(self) -> RuleError:
+        """Return the same to be kept: without a traceback and a cause, which hold on to what was worked on."""
+        return RuleError(self.reason, self.text)
+
     @property
     def state(self) -> State:
         """The state a rule is in because of this."""

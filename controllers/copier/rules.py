@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final
 
 from controllers.copier.kinds import check_resource_text
@@ -21,6 +22,7 @@ from informers import ConfigError
 PREFIX: Final = "k8s-copier.fig.org/"
 ALLOW_COPY_TO: Final = f"{PREFIX}allow-copy-to"
 MAX_RULES: Final = 128
+_MAX_REMEMBERED: Final = 1024
 
 _NAME_PATH: Final = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _NAMESPACE: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -97,7 +99,9 @@ def parse_rules(annotations: Mapping[str, str]) -> RuleSet:
     for name in sorted(annotations):
         if not name.startswith(PREFIX) or name == ALLOW_COPY_TO:
             continue
-        rule = _parse_rule(name.removeprefix(PREFIX), annotations[name])
+        text = annotations[name]
+        parse = _parse_rule_once if len(text) <= _MAX_REMEMBERED else _parse_rule
+        rule = parse(name.removeprefix(PREFIX), text)
         if isinstance(rule, Rule):
             rules.append(rule)
         else:
@@ -117,7 +121,11 @@ def _parse_rule(name: str, text: str) -> Rule | BadRule:
         to = _parse_name(name)
         return Rule(name, Operation.REPLACE, to, _parse_origin(text.strip()), text)
     except RuleError as error:
-        return BadRule(name, to, error)
+        return BadRule(name, to, error.bare())
+
+
+# Thousands of targets may carry the same text, and each is looked at again and again.
+_parse_rule_once = lru_cache(maxsize=2048)(_parse_rule)
 
 
 def _parse_name(name: str) -> Path:

@@ -137,11 +137,11 @@ class Writer:
             self._send(draft, changed, memory)
         except RuleError as problem:
             if problem.reason == "Forbidden":
-                self._forbid(changed, problem, memory)
+                self._forbid(changed, problem.bare(), memory)
                 return
             groups = _groups(draft, changed)
             if len(groups) == 1:
-                self._stall(changed, problem, memory, draft.live)
+                self._stall(changed, problem.bare(), memory, draft.live)
             else:
                 self._write_apart(draft, turns, groups, memory)
 
@@ -162,7 +162,7 @@ class Writer:
                 try:
                     answer = self._send(_drafted(ref, draft.uid, version, live, wishes), group, memory)
                 except RuleError as problem:
-                    refused.append((group, problem))
+                    refused.append((group, problem.bare()))
                 else:
                     if answer is not None:
                         live, version = decode(answer.raw), answer.resource_version

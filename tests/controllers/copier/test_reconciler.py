@@ -865,6 +865,20 @@ def test_refused_content_is_said_once_and_never_sent_again(
     assert "hunter2" not in note
 
 
+def test_what_is_remembered_of_a_refusal_holds_on_to_nothing_that_was_worked_on(world: World) -> None:
+    world.source(k="1")
+    target = world.target({"replace-data.k": "configmap:s:data.k", "replace-data.l": "configmap:s:data.k"})
+    world.answers = [refused(422, message="SENTINEL"), refused(422)]
+
+    world.look(target)
+
+    (uid,) = (world.objects[target]["metadata"]["uid"],)
+    stalls = world.copier.memories.of(target, uid).stalls.values()
+    assert stalls
+    held = [(each.error.__traceback__, each.error.__cause__, each.error.__context__) for each in stalls]
+    assert held == [(None, None, None)] * 2
+
+
 def test_a_stalled_rule_is_tried_again_when_source_rule_or_target_change(world: World) -> None:
     world.source(k="1")
     target = world.target({"replace-data.k": "configmap:s:data.k"})

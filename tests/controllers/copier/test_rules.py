@@ -172,6 +172,13 @@ def test_the_same_rule_in_other_words_has_the_same_identity() -> None:
     assert good.identity == bad.identity
 
 
+def test_the_same_text_is_read_once_and_a_long_one_is_not_kept() -> None:
+    name, text = f"{PREFIX}replace-data.k", 'json:"' + "x" * 2000 + '"'
+
+    assert parse_rules({name: "configmap:s:data.k"}).rules[0] is parse_rules({name: "configmap:s:data.k"}).rules[0]
+    assert parse_rules({name: text}).rules[0] is not parse_rules({name: text}).rules[0]
+
+
 def test_too_many_rules_are_none() -> None:
     limit = parse_rules({f"{PREFIX}replace-data.k{n}": "json:1" for n in range(MAX_RULES)})
     beyond = parse_rules({f"{PREFIX}replace-data.k{n}": "json:1" for n in range(MAX_RULES + 1)})
