@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -13,46 +14,40 @@ if TYPE_CHECKING:
     from informers.testing.relay import Relay
     from tests.flow.copier.conftest import Story
 
-TARGETS: Any = {"resource": "configmaps", "name": "t", "client": "k8s-copier*"}
 WATCHES: Any = {"verb": "watch", "client": "k8s-copier*"}
 
 
-@pytest.mark.parametrize(
-    ("answer", "wait"),
-    [
-        (lambda faults: faults.conflict(times=1, verb="patch", **TARGETS), 0.0),
-        (lambda faults: faults.conflict(times=1, committed=True, verb="patch", **TARGETS), 0.0),
-        (lambda faults: faults.status(code=500, times=2, verb="patch", **TARGETS), 0.0),
-        (lambda faults: faults.status(code=429, headers={"Retry-After": "2"}, times=1, verb="patch", **TARGETS), 2.0),
-        (lambda faults: faults.status(code=503, headers={"Retry-After": "1"}, times=1, verb="patch", **TARGETS), 1.0),
-        (lambda faults: faults.dropreply(times=1, verb="patch", **TARGETS), 0.0),
-        (lambda faults: faults.rst(at="request", times=1, verb="patch", **TARGETS), 0.0),
-        (lambda faults: faults.fin(at="headers", times=1, verb="patch", **TARGETS), 0.0),
-    ],
-    ids=["409", "409 done", "500", "429", "503", "no reply", "RST", "FIN"],
-)
-def test_a_write_that_fails_is_made_again_and_the_time_asked_for_is_given(
-    embedded_story: Story, answer: Callable[[Faults], object], wait: float
-) -> None:
+def test_writes_that_fail_are_made_again_and_the_time_asked_for_is_given(embedded_story: Story) -> None:
     story = embedded_story
     server = story.server.embedded
     assert server is not None
+    faults = server.faults()
+    patch: Any = {"verb": "patch", "resource": "configmaps", "client": "k8s-copier*"}
+    faults.conflict(times=1, name="conflict", **patch)
+    faults.conflict(times=1, committed=True, name="conflict-done", **patch)
+    faults.status(code=500, times=2, name="500", **patch)
+    faults.status(code=429, headers={"Retry-After": "2"}, times=1, name="429", **patch)
+    faults.status(code=503, headers={"Retry-After": "1"}, times=1, name="503", **patch)
+    faults.dropreply(times=1, name="no-reply", **patch)
+    faults.rst(at="request", times=1, name="rst", **patch)
+    faults.fin(at="headers", times=1, name="fin", **patch)
+    waits = {"conflict": 0, "conflict-done": 0, "500": 0, "429": 2, "503": 1, "no-reply": 0, "rst": 0, "fin": 0}
     story.configmap("s", data={"k": "1"})
-    story.configmap("t", rules={"replace-data.k": "configmap:s:data.k"})
-    answer(server.faults())
+    for name in waits:
+        story.configmap(name, rules={"replace-data.k": "configmap:s:data.k"})
 
     program = story.start("--target=configmap", "--workers=1")
-    story.until(lambda: story.data("t") == {"k": "1"}, "copied")
+    for name in waits:
+        story.until(partial(is_copied, story, name), f"{name}: copied")
     story.quiesce(program)
 
-    tries = server.requests(verb="patch", **TARGETS)
-    assert len(tries) >= 1
-    if wait:
-        assert tries[1].started - tries[0].started >= wait
+    tries = {name: server.requests(name=name, **patch) for name in waits}
+    for name, seconds in waits.items():
+        assert tries[name][-1].started - tries[name][0].started >= seconds, name
+    assert [len(tries[name]) for name in ("conflict", "500", "429")] == [2, 3, 2]
     assert not program.lines("rule state changed")
-    before = len(tries)
     story.quiesce(program)
-    assert len(server.requests(verb="patch", **TARGETS)) == before
+    assert {name: server.requests(name=name, **patch) for name in waits} == tries
 
 
 @pytest.mark.parametrize(
@@ -115,6 +110,10 @@ def received(story: Story) -> dict[int, int]:
     """Return how many bytes came on each stream that is open."""
     assert story.server.embedded is not None
     return {watch.n: watch.response_bytes for watch in story.server.embedded.requests(ended="open", **WATCHES)}
+
+
+def is_copied(story: Story, name: str) -> bool:
+    return story.data(name) == {"k": "1"}
 
 
 def target_data(story: Story) -> object:
