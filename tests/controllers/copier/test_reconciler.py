@@ -50,6 +50,7 @@ from informers.testing import FakeClock
 
 CONFIGMAPS = GVR("", "v1", "configmaps")
 SECRETS = GVR("", "v1", "secrets")
+FEDERATED_SECRETS = GVR("types.federation.k8s.io", "v1alpha1", "federatedsecrets")
 WIDGETS = GVR("example.io", "v1", "widgets")
 CLUSTER_ROLES = GVR("rbac.authorization.k8s.io", "v1", "clusterroles")
 ALL_VERBS = frozenset({"get", "list", "watch", "patch"})
@@ -57,6 +58,7 @@ ALL_VERBS = frozenset({"get", "list", "watch", "patch"})
 RESOURCES = {
     "configmap": Resource(CONFIGMAPS, "ConfigMap", "configmap", namespaced=True, verbs=ALL_VERBS),
     "secret": Resource(SECRETS, "Secret", "secret", namespaced=True, verbs=ALL_VERBS),
+    "federatedsecret": Resource(FEDERATED_SECRETS, "FederatedSecret", "", namespaced=True, verbs=ALL_VERBS),
     "clusterrole": Resource(CLUSTER_ROLES, "ClusterRole", "clusterrole", namespaced=False, verbs=ALL_VERBS),
     "widget": Resource(WIDGETS, "Widget", "widget", namespaced=False, verbs=ALL_VERBS),
     "review": Resource(GVR("", "v1", "reviews"), "Review", "review", namespaced=True, verbs=frozenset({"create"})),
@@ -1062,6 +1064,18 @@ def test_raw_base64_is_copied_with_a_warning_said_once(world: World) -> None:
 
     assert world.objects[target]["data"] == {"k": "aHVudGVyMg=="}
     assert sorted(world.reasons()) == ["Base64Value", "Copied"]
+
+
+@pytest.mark.parametrize("rule", ["secret:s:data.k", "secret:s:data", "configmap:s:data.k"])
+def test_between_kinds_that_speak_base64_and_for_whole_maps_there_is_no_warning(world: World, rule: str) -> None:
+    world.put(SECRETS, "a", "s", data={"k": "aHVudGVyMg=="})
+    world.source(k="plain")
+    gvr = FEDERATED_SECRETS if rule.endswith(".k") and rule.startswith("secret") else CONFIGMAPS
+    path = "data" if rule.endswith("data") else "data.k"
+
+    world.look(world.target({f"replace-{path}": rule}, gvr=gvr))
+
+    assert world.reasons() == ["Copied"]
 
 
 def test_no_event_and_no_line_holds_a_value(world: World, caplog: pytest.LogCaptureFixture) -> None:

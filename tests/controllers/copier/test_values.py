@@ -87,7 +87,9 @@ def test_equality_is_reflexive_symmetric_and_minds_types(one: Plain, other: Plai
     ],
 )
 def test_values_of_equal_looks_are_told_apart(one: str, other: str, same: bool) -> None:
-    assert equal(parse_constant(one).plain, parse_constant(other).plain) is same
+    left, right = parse_constant(one).plain, parse_constant(other).plain
+
+    assert equal(left, right) is equal(right, left) is same
 
 
 @settings(deadline=None)  # the machine may be busy
