@@ -360,6 +360,20 @@ def test_a_deleted_target_is_forgotten(world: World) -> None:
     assert len(world.patches) == 1
 
 
+def test_a_target_made_anew_under_the_same_name_owes_nothing_to_the_one_before(world: World) -> None:
+    rules = {"replace-spec.x": 'json:"v"'}
+    target = world.target(rules, gvr=WIDGETS, namespace="")
+    world.answers = [refused(422, Cause("FieldValueInvalid", "spec.x", ""))]
+    world.look(target)
+
+    del world.objects[target]
+    world.target(rules, gvr=WIDGETS, namespace="")
+    world.look(target)
+
+    assert world.objects[target]["spec"] == {"x": "v"}
+    assert world.reasons() == ["Invalid", "Copied"]
+
+
 def test_a_target_that_is_going_is_left_alone(world: World) -> None:
     target = world.target({"replace-data.k": 'json:"v"'})
     world.objects[target]["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
@@ -435,6 +449,15 @@ def test_one_bad_rule_disturbs_no_other(world: World) -> None:
     (note,) = [note for _, reason, note in world.events if reason == "MalformedRule"]
     assert all(f"rule replace-data.{name}: " in note for name in "abcd")
     assert "rule merge-data: this annotation is not known" in note
+
+
+def test_an_event_about_many_rules_is_cut_to_what_a_server_takes(world: World) -> None:
+    world.look(world.target({f"replace-data.k{number}": "configmap" for number in range(100)}))
+
+    ((_, _, note),) = world.events
+    assert len(note.encode()) <= 1000
+    assert note.startswith("rule replace-data.k0: want")
+    assert note.endswith("…")
 
 
 def test_the_state_of_an_unknown_kind_waits_under_its_name(world: World) -> None:

@@ -63,16 +63,18 @@ def crd(group: str, plural: str) -> dict[str, Any]:
     }
 
 
-def test_a_guarded_kind_in_its_full_form_is_written(story: Story) -> None:
-    name = f"{story.namespace}-role"
+def guarded(story: Story) -> dict[str, Any]:
     rule = {"k8s-copier.fig.org/replace-metadata.labels.x": 'json:"y"'}
-    role = {
+    return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
-        "metadata": {"name": name, "annotations": rule},
+        "metadata": {"name": f"{story.namespace}-role", "annotations": rule},
         "rules": [],
     }
-    ref = story.apply(role)
+
+
+def test_a_guarded_kind_in_its_full_form_is_written(story: Story) -> None:
+    ref = story.apply(guarded(story))
     story.start("--target=clusterroles.v1.rbac.authorization.k8s.io")
 
     story.until(lambda: story.content(ref)["metadata"].get("labels") == {"x": "y"}, "written")
@@ -94,10 +96,14 @@ def test_a_server_that_is_not_there_yet_is_waited_for(story: Story) -> None:
     relay = story.server.relay()
     relay.refuse()
     story.configmap("t", rules={"replace-data.k": 'json:"v"'})
-    program = story.start("--target=configmap", kubeconfig=relay.kubeconfig)
+    role = story.apply(guarded(story))
+    targets = "configmap,clusterroles.v1.rbac.authorization.k8s.io"
+    program = story.start(f"--target={targets}", kubeconfig=relay.kubeconfig)
     story.until(lambda: program.lines("kinds cannot be discovered yet"), "it has tried")
 
     relay.heal()
 
     story.until(lambda: story.data("t") == {"k": "v"}, "written")
+    story.until(lambda: story.content(role)["metadata"].get("labels") == {"x": "y"}, "written, as it is named in full")
     program.stop()
+    story.remove(role)
