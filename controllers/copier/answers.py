@@ -46,6 +46,7 @@ def refusal(error: APIError, *, target_is_immutable: bool) -> RuleError | None:
     text = f"the server answered {error.status} {error.reason}".rstrip() + (f": {causes}" if causes else "")
     if error.status == 413:
         return RuleError("TooLarge", text)
-    # A cause for an immutable field has the reason of any other; its wording is the server's own, without values.
-    is_immutable = target_is_immutable or any("immutable" in cause.message for cause in error.causes)
+    # A cause for an immutable field has the reason of any other; the server's wording is all there is to
+    # tell it by. A field may be called `immutable`, so the word alone says nothing.
+    is_immutable = target_is_immutable or any("is immutable" in cause.message for cause in error.causes)
     return RuleError("Immutable" if is_immutable and error.status == 422 else "Invalid", text)

@@ -313,6 +313,35 @@ def test_an_integer_constant_equal_to_the_live_integer_is_in_sync(world: World) 
     assert not world.patches
 
 
+def test_two_values_of_one_source_are_of_one_version(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.source(crt="1", key="1")
+    target = world.target({"replace-data.crt": "configmap:s:data.crt", "replace-data.key": "configmap:s:data.key"})
+    find = World.find
+
+    def find_and_rotate(self: World, ref: ObjectRef) -> Object | None:
+        found = find(self, ref)
+        if ref.name == "s":
+            world.source(crt="2", key="2")
+        return found
+
+    monkeypatch.setattr(World, "find", find_and_rotate)
+    world.look(target)
+
+    assert world.objects[target]["data"] == {"crt": "1", "key": "1"}
+
+
+def test_a_rule_that_comes_back_is_a_new_one(world: World) -> None:
+    bad = {"replace-data.k": "configmap:s:data.k"}
+    target = world.target({**bad, "replace-data.c": 'json:"v"'})
+    world.look(target)
+    world.target({"replace-data.c": 'json:"v"'}, data={"c": "v"})
+    world.look(target)
+    world.target({**bad, "replace-data.c": 'json:"v"'}, data={"c": "v"})
+    world.look(target)
+
+    assert sorted(world.reasons()) == ["Copied", "SourceMissing", "SourceMissing"]
+
+
 def test_what_is_read_was_declared_before(world: World) -> None:
     source = world.source(k="1")
     target = world.target({"replace-data.k": "configmap:s:data.k", "replace-data.n": "nothing:x:data"})
@@ -854,6 +883,11 @@ def test_a_busy_server_is_given_the_time_it_asks_for(world: World, status: int) 
             refused(422, Cause("FieldValueInvalid", "spec.x", 'Invalid value: "hunter2"')),
             "Invalid",
             "spec.x: FieldValueInvalid",
+        ),
+        (
+            refused(422, Cause("FieldValueTypeInvalid", "immutable", "ConfigMap.immutable of type bool")),
+            "Invalid",
+            "immutable: FieldValueTypeInvalid",
         ),
         (
             refused(422, Cause("FieldValueForbidden", "data", "field is immutable")),
