@@ -61,6 +61,19 @@ def get(url: str, path: str, headers: dict[str, str] | None = None) -> tuple[int
 class TestProgram:
     """python -m informers.testing.apiserver."""
 
+    def test_what_was_seen_of_a_server_that_ran_before_has_expired(self, run: Start) -> None:
+        first, ready = run()
+        seen = get(ready["url"], MAPS)[1]["metadata"]["resourceVersion"]
+        first.kill()
+        first.wait()
+
+        _, again = run()
+        now = get(again["url"], MAPS)[1]["metadata"]["resourceVersion"]
+        status, event = get(again["url"], f"{MAPS}?watch=1&timeoutSeconds=1&resourceVersion={seen}")
+
+        assert int(now) > int(seen)
+        assert (status, event["type"], event["object"]["code"]) == (200, "ERROR", 410)
+
     def test_says_one_line_when_ready_and_ends_on_a_signal(self, run: Start, tmp_path: Path) -> None:
         process, ready = run("--control-port", "0", "--context", "demo")
         sock = HTTPConnection(urlsplit(ready["url"]).netloc)

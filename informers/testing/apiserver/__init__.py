@@ -48,7 +48,8 @@ class APIServer:
 
     The options are those of the command line: `tokens` are texts `TOKEN[=USER][:TTL]`; `load` names folders whose
     manifests are there from the start; without `kubeconfig` one is written to a temporary folder. The control API
-    listens only if `control_port` is given (0: any free port).
+    listens only if `control_port` is given (0: any free port). `first_version` is where resourceVersions begin; what
+    is older has expired.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class APIServer:
         load: Sequence[Path | str] = (),
         bookmark_every: float = 60.0,
         history: int = 1000,
+        first_version: int = 1,
         watch_cap: float | None = None,
         watch_cache: bool = True,
         aggregated_discovery: bool = True,
@@ -85,6 +87,7 @@ class APIServer:
                 Settings(
                     bookmark_every=bookmark_every,
                     history=history,
+                    first_version=first_version,
                     watch_cap=watch_cap,
                     watch_cache=watch_cache,
                     aggregated_discovery=aggregated_discovery,

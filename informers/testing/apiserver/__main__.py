@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -84,6 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             load=options.load,
             bookmark_every=options.bookmark_every,
             history=options.history,
+            # Of a server that ran here before, nothing is left: its clients find their versions expired, and list.
+            first_version=time.time_ns() // 1_000_000,
             watch_cap=options.watch_cap,
             watch_cache=not options.no_watch_cache,
             aggregated_discovery=not options.no_aggregated_discovery,

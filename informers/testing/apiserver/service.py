@@ -48,6 +48,7 @@ class Settings:
 
     bookmark_every: float = 60.0
     history: int = 1000
+    first_version: int = 1
     watch_cap: float | None = None
     watch_cache: bool = True
     aggregated_discovery: bool = True
@@ -63,7 +64,7 @@ class Service:
         self.tokens = tokens
         self.log = log
         self.kinds = Kinds()
-        self.store = Store(history=settings.history)
+        self.store = Store(history=settings.history, first_version=settings.first_version)
         self.faults = FaultTable()
         self.stopping = threading.Event()
         self.watch_cap = settings.watch_cap

@@ -248,8 +248,8 @@ def unsupported_media_type(accepted: Sequence[str]) -> StatusError:
 def reads_json_only() -> StatusError:
     """415 for protobuf and the like, saying what helps."""
     message = (
-        "the body of the request was in an unknown format - this server reads JSON only "
-        "(and YAML for apply patches): use `kubectl create -f FILE` in place of `kubectl create KIND`; "
+        "the body of the request was in an unknown format - this server reads JSON only: "
+        "use `kubectl create -f FILE` in place of `kubectl create KIND`; "
         "accepted media types include: application/json"
     )
     return StatusError(415, "UnsupportedMediaType", message)

@@ -240,9 +240,10 @@ class Bucket:
 class Store:
     """All buckets under one counter and one lock."""
 
-    def __init__(self, *, history: int = 1000) -> None:
+    def __init__(self, *, history: int = 1000, first_version: int = 1) -> None:
         self.lock = Lock()  # guards rv, _buckets, _closed and everything in the buckets
-        self.rv = 1
+        self.rv = first_version
+        self._born = first_version if first_version > 1 else 0
         self._advanced = Condition(self.lock)
         self._closed = False
         self._history = history
@@ -257,7 +258,7 @@ class Store:
         """Return the bucket that a kind's objects are in; the first call makes it."""
         found = self._buckets.get(kind.storage)
         if found is None:
-            born = self.rv if kind.is_custom else 0
+            born = self.rv if kind.is_custom else self._born
             found = Bucket(kind.storage, self.lock, history=self._history, born=born)
             self._buckets[kind.storage] = found
         return found
