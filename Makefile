@@ -10,7 +10,7 @@ export KUBE_INFORMERS_ENVTEST_BIN ?= $(CURDIR)/hack/envtest/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help .venv demo test check envtest-bin envtest update-parity long constraints clean
+.PHONY: help .venv demo test coverage check envtest-bin envtest update-parity long constraints clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[.a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -19,7 +19,7 @@ help: ## print this list
 
 .venv/.complete: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "$(PYTHON) is Python " + sys.version.split()[0] + "; 3.11 or newer is needed: make PYTHON=python3.12 …")'
-	@echo "setting up .venv"
+	@echo "setting up .venv: downloads packages, a minute or two"
 	@$(PYTHON) -m venv .venv
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
@@ -27,7 +27,10 @@ help: ## print this list
 demo: .venv ## see the copier keep a target equal to its source, on the embedded API server
 	@$(BIN)/python hack/demo.py
 
-test: check ## check, then unit, property and flow tests on the embedded API server, with branch coverage
+test: check ## check, then unit, property and flow tests on the embedded API server
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not real and not slow"
+
+coverage: .venv ## the same tests, with the branches that they do not reach
 	$(PYTEST) -n $(WORKERS) --dist worksteal -m "not real and not slow" --cov --cov-report=term
 
 check: .venv ## format, lint, types, import rules
