@@ -138,7 +138,7 @@ def test_consent_may_come_late_and_go_again(story: Story) -> None:
     story.quiesce(program)
 
     assert story.data("t") == {"k": "1"}
-    said = [line["reason"] for line in program.lines("rule state changed")]
+    said = [line.get("reason", "") for line in program.lines("rule state changed")]
     assert said == ["ConsentMissing", "", "ConsentMissing"]
 
 
