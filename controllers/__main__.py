@@ -78,6 +78,9 @@ def _stoppable() -> Iterator[None]:
 
 def _run(name: str, words: Sequence[str]) -> int:
     module = import_module(f"controllers.{name}")
+    if not hasattr(module, "setup"):
+        sys.stderr.write(f"controllers: {name}: want a function setup(manager, options) in the module, found none\n")
+        return 2
     program = str(getattr(module, "PROGRAM", name))
     options = parse_arguments(module, program, words)
     try:

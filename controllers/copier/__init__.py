@@ -145,13 +145,14 @@ def _check_target(manager: Manager, text: str) -> None:
         gvr = manager.mapper().resolve(text).gvr
     except AmbiguousKindError as error:
         raise ConfigError(f"--target: {text} may be {' or '.join(error.candidates)}; write one of these") from None
-    except UnknownKindError:
-        _log.warning("target is not served yet", extra=fields(target=text))
+    except UnknownKindError as error:
+        near = {"perhaps": error.candidates} if error.candidates else {}
+        _log.warning("target is not served; it is waited for", extra=fields(target=text, **near))
         return
     except ConfigError:
         raise
     except InformersError as error:
-        _log.warning("kinds cannot be discovered yet", extra=fields(target=text, error=type(error).__name__))
+        _log.warning("kinds cannot be discovered yet; this is tried again", extra=fields(target=text, error=str(error)))
         return
     if is_guarded(gvr) and not is_full_form(text):
         raise ConfigError(f"--target: {text} is a kind that gives power over others; to mean it, write {gvr}")

@@ -87,8 +87,10 @@ def warn_base64(events: EventRecorder, target: Object, rule: str) -> None:
 
 
 def _log_change(level: int, target: Object, status: Status) -> None:
-    found = fields(target=str(target.ref), rule=status.rule, state=str(status.state), reason=status.reason)
-    _log.log(level, "rule state changed", extra=found)
+    facts = {"target": str(target.ref), "rule": status.rule, "state": str(status.state), "reason": status.reason}
+    if status.error is not None:
+        facts["why"] = status.error.text
+    _log.log(level, "rule state changed", extra=fields(**facts))
 
 
 def _send(events: EventRecorder, target: Object, notes: Sequence[_Note]) -> None:

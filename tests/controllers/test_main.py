@@ -10,11 +10,12 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from controllers import copier
-from controllers.__main__ import find_names, main, parse_arguments
+from controllers.__main__ import find_names, main, parse_arguments, run
 
 
 def parse(*words: str) -> argparse.Namespace:
@@ -156,6 +157,18 @@ def test_a_kubeconfig_that_cannot_be_read_is_one_line_and_status_2(tmp_path: Pat
     assert len(ended.stderr.splitlines()) == 1
     assert ended.stderr.startswith("k8s-copier: ")
     assert not ended.stdout
+
+
+def test_a_module_that_is_no_controller_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "controllers.nothing", ModuleType("controllers.nothing"))
+
+    assert run("nothing", []) == 2
+
+    assert capsys.readouterr().err == (
+        "controllers: nothing: want a function setup(manager, options) in the module, found none\n"
+    )
 
 
 def test_a_console_script_of_this_name_is_installed() -> None:

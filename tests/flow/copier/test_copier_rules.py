@@ -140,6 +140,7 @@ def test_consent_may_come_late_and_go_again(story: Story) -> None:
     assert story.data("t") == {"k": "1"}
     said = [line.get("reason", "") for line in program.lines("rule state changed")]
     assert said == ["ConsentMissing", "", "ConsentMissing"]
+    assert "needs the source owner's consent" in program.lines("rule state changed")[0]["why"]
 
 
 def test_a_deleted_source_leaves_its_value_and_may_come_back(story: Story) -> None:

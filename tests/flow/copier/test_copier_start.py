@@ -92,6 +92,17 @@ def test_a_signal_ends_it_with_status_0(story: Story, number: int) -> None:
     assert program.process.wait(10) == 0
 
 
+def test_a_misspelt_target_is_told_with_near_names(story: Story) -> None:
+    program = story.start("--target=confgmap")
+
+    story.until(lambda: program.lines("target is not served; it is waited for"), "told")
+
+    (line,) = program.lines("target is not served; it is waited for")
+    assert line["target"] == "confgmap"
+    assert "configmaps" in line["perhaps"]
+    program.stop()
+
+
 def test_a_server_that_is_not_there_yet_is_waited_for(story: Story) -> None:
     relay = story.server.relay()
     relay.refuse()
@@ -99,7 +110,7 @@ def test_a_server_that_is_not_there_yet_is_waited_for(story: Story) -> None:
     role = story.apply(guarded(story))
     targets = "configmap,clusterroles.v1.rbac.authorization.k8s.io"
     program = story.start(f"--target={targets}", kubeconfig=relay.kubeconfig)
-    story.until(lambda: program.lines("kinds cannot be discovered yet"), "it has tried")
+    story.until(lambda: program.lines("kinds cannot be discovered yet; this is tried again"), "it has tried")
 
     relay.heal()
 
