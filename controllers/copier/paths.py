@@ -456,7 +456,7 @@ def look(document: Plain, place: Place) -> Plain | Absent:
 
 
 def put(document: dict[str, Plain], place: Place, value: Plain) -> None:
-    """Write `value` at `place` into `document`; missing and null parents become maps.
+    """Write `value` at `place` into `document`; missing and null parents become maps, null list elements too.
 
     Raises `RuleError` as `check_writable` does.
     """
@@ -464,7 +464,10 @@ def put(document: dict[str, Plain], place: Place, value: Plain) -> None:
     node: Plain = document
     for step in place[:-1]:
         if isinstance(step, Index | Selector):
-            node = _element(node, step)
+            elements, position = _elements(node), _position(node, step)
+            if elements[position] is None:
+                elements[position] = {}
+            node = elements[position]
             continue
         assert isinstance(node, dict)
         if node.get(step.name) is None:

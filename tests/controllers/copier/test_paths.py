@@ -249,6 +249,14 @@ def test_a_destination_says_why_nothing_can_be_written(text: str, reason: str) -
     assert caught.value.reason == reason
 
 
+def test_a_null_list_element_becomes_a_map() -> None:
+    document: dict[str, Plain] = {"a": [None, 1]}
+
+    put(document, locate(document, parse_path("a[0].b.c")), "v")
+
+    assert document == {"a": [{"b": {"c": "v"}}, 1]}
+
+
 def test_missing_and_null_parents_become_maps() -> None:
     document: dict[str, Plain] = {"a": None}
 
