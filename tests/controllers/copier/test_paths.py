@@ -250,11 +250,11 @@ def test_a_destination_says_why_nothing_can_be_written(text: str, reason: str) -
 
 
 def test_a_null_list_element_becomes_a_map() -> None:
-    document: dict[str, Plain] = {"a": [None, 1]}
+    document: dict[str, Plain] = {"a": [None, "x"]}
 
     put(document, locate(document, parse_path("a[0].b.c")), "v")
 
-    assert document == {"a": [{"b": {"c": "v"}}, 1]}
+    assert document == {"a": [{"b": {"c": "v"}}, "x"]}
 
 
 def test_missing_and_null_parents_become_maps() -> None:
