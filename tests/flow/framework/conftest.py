@@ -194,8 +194,8 @@ class Follower:
                 deltas.clear()
 
     def values(self, which: int = 0) -> Mapping[str, str]:
-        """Return `data.v` of every object in the cache, by name."""
-        return {obj.name: str(obj.get("data", "v", default="")) for obj in self.listers[which].list()}
+        """Return `data.v` of every object in the cache, by name; nothing before it has synced."""
+        return {obj.name: str(obj.get("data", "v", default="")) for obj in self.read(which)}
 
     def replayed(self, which: int = 0) -> Mapping[str, str]:
         """Return what somebody believes who knows nothing but what handlers were told."""
