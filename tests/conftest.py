@@ -123,7 +123,12 @@ def _running(request: pytest.FixtureRequest, *, controllers: bool) -> Iterator[E
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(str(error))
-    with control_plane:
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    control_plane.start()
+    try:
         yield control_plane
+    finally:
         if request.session.testsfailed:
             control_plane.keep_logs()
+        with capture.global_and_fixture_disabled():  # it says where the logs are
+            control_plane.stop()

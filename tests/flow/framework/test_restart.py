@@ -102,6 +102,7 @@ def test_a_real_server_is_killed_and_its_history_is_gone_when_it_comes_back(priv
     apart = stage.follow(kubeconfig=relay.kubeconfig)
     stage.opened.enter_context(follower)
     follower.until(lambda: is_done(stage, "1"), "all written")
+    apart.until_watching()
     apart.until(lambda: apart.values() == stage.values(), "seen")
     apart.forget()
     seen_apart = apart.rv()
