@@ -1,42 +1,48 @@
 """Count things by name. Counting costs one locked add and needs no library; who reads the numbers comes later.
 
-Names and labels are fixed where a counter is made, so that nothing is counted under two names.
+Names and labels are fixed where a series is made, so that nothing is counted under two names. The numbers are the
+process's, as it is a process that is scraped: two managers in one count together. What belongs to an object that may
+end says so: `hold()` keeps all series of some label values for as long as anybody holds them, and `Gauge.follow()` has
+a number read when it is asked for, from as many owners as there are, which costs nothing in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from threading import Lock
-from typing import TypeVar
+from typing import Final, Generic, Literal, TypeVar
 
 from informers.meta.errors import ConfigError
 
+# From a millisecond to two minutes: a lookup in a cache, a request, a reconcile that waits for something.
+SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
-class _Series:
-    """One name, with one number for each combination of label values."""
+_NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
+_LABEL: Final = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
+
+Key = tuple[str, ...]
+V = TypeVar("V")
+
+
+class _Series(Generic[V]):
+    """One name, with one value for each combination of label values."""
 
     def __init__(self, name: str, help: str, labels: Sequence[str]) -> None:  # noqa: A002 - the field's word
         self.name = name
         self.help = help
         self.labels = tuple(labels)
+        if _NAME.fullmatch(name) is None:
+            msg = f"metric {name!r}: want letters, digits and _"
+            raise ConfigError(msg)
+        for label in self.labels:
+            if _LABEL.fullmatch(label) is None or label in {"le", "quantile"}:
+                msg = f"metric {name}: label {label!r}: want letters, digits and _, and neither le nor quantile"
+                raise ConfigError(msg)
         self._lock = Lock()  # guards _values
-        self._values: dict[tuple[str, ...], float] = {}
-
-    def value(self, **labels: str) -> float:
-        """Return the present number, 0 if nothing was counted yet."""
-        key = self._key(labels)
-        with self._lock:
-            return self._values.get(key, 0.0)
-
-    def total(self) -> float:
-        """Return the sum over all label values."""
-        with self._lock:
-            return sum(self._values.values())
-
-    def samples(self) -> Sequence[tuple[tuple[str, ...], float]]:
-        """Return every combination of label values and its number, as of one moment."""
-        with self._lock:
-            return tuple(self._values.items())
+        self._values: dict[Key, V] = {}
 
     def remove(self, **labels: str) -> None:
         """Forget one combination of label values, as when the thing it counts is gone."""
@@ -44,15 +50,18 @@ class _Series:
         with self._lock:
             self._values.pop(key, None)
 
-    def add(self, value: float = 1.0, /, **labels: str) -> None:
-        """Add `value`."""
-        key = self._key(labels)
+    def drop(self, labels: Mapping[str, str]) -> None:
+        """Forget all combinations in which these labels have these values; nothing if one of them is not ours."""
+        if not labels.keys() <= set(self.labels):
+            return
+        wanted = [(self.labels.index(label), value) for label, value in labels.items()]
         with self._lock:
-            self._values[key] = self._values.get(key, 0.0) + value
+            for key in [key for key in self._values if all(key[at] == value for at, value in wanted)]:
+                del self._values[key]
 
-    def _key(self, labels: dict[str, str]) -> tuple[str, ...]:
+    def _key(self, labels: Mapping[str, str]) -> Key:
         try:
-            key = tuple(labels[label] for label in self.labels)
+            key = tuple([labels[label] for label in self.labels])
         except KeyError as error:
             msg = f"metric {self.name}: label {error} is missing, want {', '.join(self.labels)}"
             raise ConfigError(msg) from None
@@ -62,12 +71,64 @@ class _Series:
         return key
 
 
-class Counter(_Series):
-    """A number that only grows."""
+class _Numbers(_Series[float]):
+    """A series of single numbers."""
+
+    def declare(self, **labels: str) -> None:
+        """Have this combination of label values from now on, with 0 until something is counted."""
+        key = self._key(labels)
+        with self._lock:
+            self._values.setdefault(key, 0.0)
+
+    def value(self, **labels: str) -> float:
+        """Return the present number, 0 if nothing was counted yet."""
+        key = self._key(labels)
+        with self._lock:
+            return self._values.get(key, 0.0)
+
+    def total(self) -> float:
+        """Return the sum over all label values."""
+        return sum(value for _, value in self.samples())
+
+    def samples(self) -> Sequence[tuple[Key, float]]:
+        """Return every combination of label values and its number, as of one moment."""
+        with self._lock:
+            return tuple(self._values.items())
+
+    def add(self, value: float = 1.0, /, **labels: str) -> None:
+        """Add `value`."""
+        key = self._key(labels)
+        with self._lock:
+            self._values[key] = self._values.get(key, 0.0) + value
 
 
-class Gauge(_Series):
-    """A number that goes up and down."""
+class Counter(_Numbers):
+    """A number that only grows; its name ends in `_total`."""
+
+    def __init__(self, name: str, help: str, labels: Sequence[str]) -> None:  # noqa: A002 - the field's word
+        super().__init__(name, help, labels)
+        if not name.endswith("_total"):
+            msg = f"metric {name}: a counter's name ends in _total"
+            raise ConfigError(msg)
+
+
+Combine = Literal["sum", "max", "min"]
+_COMBINE: Final[Mapping[Combine, Callable[[Iterable[float]], float]]] = {"sum": sum, "max": max, "min": min}
+
+
+class Gauge(_Numbers):
+    """A number that goes up and down; what several owners tell under the same labels is combined."""
+
+    def __init__(
+        self,
+        name: str,
+        help: str,  # noqa: A002 - the field's word
+        labels: Sequence[str],
+        combine: Combine = "sum",
+    ) -> None:
+        super().__init__(name, help, labels)
+        self.combine: Combine = combine
+        self._followed: dict[object, Callable[[], Iterable[tuple[Key, float]]]] = {}  # guarded by _lock
 
     def set(self, value: float, /, **labels: str) -> None:
         """Set the present number."""
@@ -75,30 +136,206 @@ class Gauge(_Series):
         with self._lock:
             self._values[key] = value
 
+    def follow(self, compute: Callable[[], float | None], /, **labels: str) -> Callable[[], None]:
+        """Have `compute()` called whenever the number is asked for; None = there is none at present.
 
-_S = TypeVar("_S", bound=_Series)
+        It is called on any thread with no lock held. Returns a function that ends that; the number goes with it.
+        """
+        key = self._key(labels)
 
-_registry_lock = Lock()  # guards _registry
-_registry: dict[str, _Series] = {}
+        def one() -> Iterable[tuple[Key, float]]:
+            value = compute()
+            return () if value is None else ((key, value),)
+
+        return self._follow(one)
+
+    def follow_each(
+        self, label: str, compute: Callable[[], Mapping[str, float]], /, **labels: str
+    ) -> Callable[[], None]:
+        """Have `compute()` called, as `follow()` does, for a number for each value of `label`."""
+        self._key({**labels, label: ""})
+
+        def each() -> Iterable[tuple[Key, float]]:
+            return [(self._key({**labels, label: value}), number) for value, number in compute().items()]
+
+        return self._follow(each)
+
+    def value(self, **labels: str) -> float:
+        """Return the present number, 0 if there is none."""
+        key = self._key(labels)
+        return dict(self.samples()).get(key, 0.0)
+
+    def samples(self) -> Sequence[tuple[Key, float]]:
+        """Return every combination of label values and its number, as of one moment."""
+        with self._lock:
+            found = {key: [value] for key, value in self._values.items()}
+            followed = tuple(self._followed.values())
+        for compute in followed:
+            for key, value in compute():
+                found.setdefault(key, []).append(value)
+        combine = _COMBINE[self.combine]
+        return tuple((key, combine(values)) for key, values in found.items())
+
+    def _follow(self, compute: Callable[[], Iterable[tuple[Key, float]]]) -> Callable[[], None]:
+        token = object()
+        with self._lock:
+            self._followed[token] = compute
+
+        def end() -> None:
+            with self._lock:
+                self._followed.pop(token, None)
+
+        return end
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """What was observed: how many values up to each bucket's border, how many in all, and their sum."""
+
+    buckets: Mapping[float, int]
+    count: int
+    sum: float
+
+
+class Histogram(_Series[list[float]]):
+    """How values are distributed over buckets, each of which counts what is not above its border."""
+
+    # A value is the counts of the buckets, of what is above all of them, and the sum.
+
+    def __init__(
+        self,
+        name: str,
+        help: str,  # noqa: A002 - the field's word
+        labels: Sequence[str],
+        buckets: Sequence[float],
+    ) -> None:
+        super().__init__(name, help, labels)
+        self.buckets = tuple(float(one) for one in buckets)
+        if not self.buckets or any(not low < high for low, high in zip(self.buckets, self.buckets[1:], strict=False)):
+            msg = f"metric {name}: buckets: want at least one number, each greater than the one before, got {buckets}"
+            raise ConfigError(msg)
+
+    def declare(self, **labels: str) -> None:
+        """Have this combination of label values from now on, with 0 until something is observed."""
+        key = self._key(labels)
+        with self._lock:
+            self._values.setdefault(key, self._nothing())
+
+    def observe(self, value: float, /, **labels: str) -> None:
+        """Count `value`."""
+        key = self._key(labels)
+        at = bisect_left(self.buckets, value)
+        with self._lock:
+            if (found := self._values.get(key)) is None:
+                found = self._values[key] = self._nothing()
+            found[at] += 1
+            found[-1] += value
+
+    def value(self, **labels: str) -> Distribution:
+        """Return what was observed with these label values."""
+        key = self._key(labels)
+        with self._lock:
+            found = list(self._values.get(key, ()))
+        return self._distribution(found or self._nothing())
+
+    def samples(self) -> Sequence[tuple[Key, Distribution]]:
+        """Return every combination of label values and what was observed, as of one moment."""
+        with self._lock:
+            found = [(key, list(value)) for key, value in self._values.items()]
+        return tuple((key, self._distribution(value)) for key, value in found)
+
+    def _nothing(self) -> list[float]:
+        return [0.0] * (len(self.buckets) + 2)
+
+    def _distribution(self, counts: Sequence[float]) -> Distribution:
+        below = 0
+        buckets = {}
+        for border, count in zip(self.buckets, counts, strict=False):
+            below += int(count)
+            buckets[border] = below
+        return Distribution(buckets, below + int(counts[-2]), counts[-1])
+
+
+AnySeries = Counter | Gauge | Histogram
+_S = TypeVar("_S", Counter, Gauge, Histogram)
+
+# Guards _registry and _held. A series' own lock may be taken under it, never the other way round: so that what is taken
+# up again is not dropped by who lets go of it at the same moment.
+_registry_lock = Lock()
+_registry: dict[str, AnySeries] = {}
+_held: dict[frozenset[tuple[str, str]], int] = {}
 
 
 def counter(name: str, help: str, labels: Sequence[str] = ()) -> Counter:  # noqa: A002 - the field's word
-    """Return the counter of this name; the same one for the same name.
+    """Return the counter of this name, which ends in `_total`; the same one for the same name.
 
-    Raises `ConfigError` when the name stands for another kind of series or for other labels.
+    Raises `ConfigError` for a bad name, and when the name stands for another kind of series or for other labels.
     """
     return _register(Counter(name, help, labels))
 
 
-def gauge(name: str, help: str, labels: Sequence[str] = ()) -> Gauge:  # noqa: A002 - the field's word
+def gauge(
+    name: str,
+    help: str,  # noqa: A002 - the field's word
+    labels: Sequence[str] = (),
+    *,
+    combine: Combine = "sum",
+) -> Gauge:
     """Return the gauge of this name; the same one for the same name.
 
-    Raises `ConfigError` when the name stands for another kind of series or for other labels.
+    What several owners tell with the same labels is added up, or the greatest or the least of it is shown. Raises
+    `ConfigError` for a bad name, and when the name stands for another kind of series or for other labels.
     """
-    return _register(Gauge(name, help, labels))
+    return _register(Gauge(name, help, labels, combine))
 
 
-def all_series() -> Iterator[_Series]:
+def histogram(
+    name: str,
+    help: str,  # noqa: A002 - the field's word
+    labels: Sequence[str] = (),
+    buckets: Sequence[float] = SECONDS,
+) -> Histogram:
+    """Return the histogram of this name; the same one for the same name. `buckets` are upper borders, ascending.
+
+    Raises `ConfigError` for a bad name or bad buckets, and when the name stands for another kind of series, for other
+    labels or other buckets.
+    """
+    made = Histogram(name, help, labels, buckets)
+    found = _register(made)
+    if found.buckets != made.buckets:
+        msg = f"metric {name}: already a Histogram with buckets {found.buckets}"
+        raise ConfigError(msg)
+    return found
+
+
+def hold(**labels: str) -> Callable[[], None]:
+    """Keep the series that carry these label values; returns a function that lets go of them.
+
+    Once all who hold the same have let go, every series, of whatever name, in which these labels have these values is
+    removed: what is counted for an informer goes with it, also under label values that nobody foresaw.
+    """
+    key = frozenset(labels.items())
+    with _registry_lock:
+        _held[key] = _held.get(key, 0) + 1
+    is_held = True
+
+    def let_go() -> None:
+        nonlocal is_held
+        with _registry_lock:
+            if not is_held:
+                return
+            is_held = False
+            _held[key] -= 1
+            if _held[key]:
+                return
+            del _held[key]
+            for series in _registry.values():
+                series.drop(labels)
+
+    return let_go
+
+
+def all_series() -> Iterator[AnySeries]:
     """Yield every series, in the order in which they were made."""
     with _registry_lock:
         found = tuple(_registry.values())

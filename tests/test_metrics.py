@@ -1,3 +1,6 @@
+from collections.abc import Callable
+from typing import Literal
+
 import pytest
 
 from informers import metrics
@@ -45,3 +48,122 @@ def test_labels_must_be_the_ones_declared(labels: dict[str, str]) -> None:
 
     with pytest.raises(ConfigError, match="test_labels_total"):
         series.add(**labels)
+
+
+def test_what_is_known_beforehand_is_there_with_zero() -> None:
+    results = metrics.counter("test_results_total", "results", ("result",))
+    seconds = metrics.histogram("test_known_seconds", "seconds", ("result",))
+
+    for result in ("success", "error"):
+        results.declare(result=result)
+        seconds.declare(result=result)
+    results.add(result="error")
+    results.declare(result="error")
+
+    assert dict(results.samples()) == {("success",): 0, ("error",): 1}
+    assert [(key, found.count) for key, found in seconds.samples()] == [(("success",), 0), (("error",), 0)]
+
+
+def test_a_histogram_counts_what_is_not_above_each_border() -> None:
+    seconds = metrics.histogram("test_seconds", "seconds", ("verb",), buckets=(0.1, 1, 10))
+
+    for value in (0.05, 0.1, 0.5, 20):
+        seconds.observe(value, verb="get")
+
+    found = seconds.value(verb="get")
+    assert found.buckets == {0.1: 2, 1.0: 3, 10.0: 3}
+    assert found.count == 4
+    assert found.sum == pytest.approx(20.65)
+    assert seconds.samples() == ((("get",), found),)
+    seconds.remove(verb="get")
+    assert seconds.samples() == ()
+    assert seconds.value(verb="get").count == 0
+
+
+def test_a_number_is_computed_when_it_is_asked_for_until_its_owner_ends() -> None:
+    age = metrics.gauge("test_age_seconds", "age", ("resource",))
+    now = 3.0
+    end = age.follow(lambda: now, resource="pods.v1")
+    assert age.value(resource="pods.v1") == 3
+
+    now = 4.0
+    assert age.samples() == ((("pods.v1",), 4.0),)
+
+    end()
+    end()
+    assert age.samples() == ()
+
+
+def test_a_number_may_be_absent() -> None:
+    age = metrics.gauge("test_absent_seconds", "age")
+    end = age.follow(lambda: None)
+
+    assert age.samples() == ()
+    end()
+
+
+@pytest.mark.parametrize(("combine", "want"), [("sum", 7), ("max", 4), ("min", 3)])
+def test_what_several_owners_tell_is_combined(combine: Literal["sum", "max", "min"], want: float) -> None:
+    found = metrics.gauge(f"test_combined_{combine}", "combined", ("resource",), combine=combine)
+    ends = [found.follow(lambda: 3.0, resource="pods.v1"), found.follow(lambda: 4.0, resource="pods.v1")]
+
+    assert dict(found.samples()) == {("pods.v1",): want}
+
+    ends[1]()
+    assert dict(found.samples()) == {("pods.v1",): 3}
+    ends[0]()
+
+
+def test_a_number_for_each_value_of_a_label_is_computed() -> None:
+    state = metrics.gauge("test_state", "state", ("resource", "state"))
+    end = state.follow_each("state", lambda: {"listing": 0, "watching": 1}, resource="pods.v1")
+
+    assert dict(state.samples()) == {("pods.v1", "listing"): 0, ("pods.v1", "watching"): 1}
+    end()
+    with pytest.raises(ConfigError, match="test_state"):
+        state.follow_each("other", dict, resource="pods.v1")
+
+
+def test_series_go_when_the_last_who_holds_their_labels_lets_go() -> None:
+    events = metrics.counter("test_events_total", "events", ("cluster", "resource", "type"))
+    seconds = metrics.histogram("test_list_seconds", "seconds", ("cluster", "resource"))
+    others = metrics.counter("test_others_total", "others", ("controller",))
+    first = metrics.hold(cluster="", resource="pods.v1")
+    second = metrics.hold(resource="pods.v1", cluster="")
+    events.add(cluster="", resource="pods.v1", type="ADDED")
+    events.add(cluster="", resource="secrets.v1", type="ADDED")
+    events.add(cluster="b", resource="pods.v1", type="ADDED")
+    seconds.observe(1, cluster="", resource="pods.v1")
+    others.add(controller="a")
+
+    first()
+    first()
+    assert len(events.samples()) == 3
+
+    second()
+    assert {key for key, _ in events.samples()} == {("", "secrets.v1", "ADDED"), ("b", "pods.v1", "ADDED")}
+    assert seconds.samples() == ()
+    assert len(others.samples()) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "cause"),
+    [
+        (lambda: metrics.counter("test_without_end", ""), "ends in _total"),
+        (lambda: metrics.counter("test no total", ""), "letters, digits"),
+        (lambda: metrics.gauge("test_label", "", ("le",)), "le"),
+        (lambda: metrics.gauge("test_label", "", ("a-b",)), "a-b"),
+        (lambda: metrics.histogram("test_no_buckets", "", buckets=()), "buckets"),
+        (lambda: metrics.histogram("test_odd_buckets", "", buckets=(2, 1)), "buckets"),
+    ],
+)
+def test_a_bad_name_or_bucket_is_refused(make: Callable[[], object], cause: str) -> None:
+    with pytest.raises(ConfigError, match=cause):
+        make()
+
+
+def test_one_histogram_has_one_set_of_buckets() -> None:
+    metrics.histogram("test_buckets", "", buckets=(1, 2))
+
+    with pytest.raises(ConfigError, match="already a Histogram with buckets"):
+        metrics.histogram("test_buckets", "", buckets=(1, 3))

@@ -112,7 +112,7 @@ def test_a_reconcile_that_meets_429_and_500_comes_to_its_end(breakable: Stage) -
 
 
 def watch_errors() -> float:
-    return next(one for one in metrics.all_series() if one.name == "informers_watch_errors_total").total()
+    return metrics.counter("informers_watch_errors_total", "", ("cluster", "resource", "code")).total()
 
 
 def test_refused_connections_are_tried_seldom_and_the_watch_goes_on_when_they_are_taken_again(stage: Stage) -> None:
