@@ -262,7 +262,7 @@ class DependencyGraph:
             followed = self._followed.get(_key_of(ref))
         if followed is None:
             msg = f"{ref}: nothing follows it, as no dependent names it"
-            raise NotSyncedError(msg)
+            raise NotSyncedError(msg, cluster=ref.cluster, gvr=ref.gvr)
         return followed.demand.lister()
 
     def dependents_of(self, ref: ObjectRef) -> Sequence[ObjectRef]:

@@ -200,7 +200,7 @@ class Lister:
             found, lacks_body = store.look_up(key)
             if found is not None and lacks_body:
                 msg = f"{found.ref}: only its metadata is in the cache, its body could not be read yet"
-                raise NotSyncedError(msg, known=found)
+                raise NotSyncedError(msg, known=found, cluster=found.cluster, gvr=found.ref.gvr)
             if found is not None:
                 return found
         return None
@@ -222,7 +222,7 @@ class Lister:
             because = f": {problem}" if problem is not None else ""
             where = f" (cluster {cluster})" if cluster else ""
             msg = f"{followed.gvr() or 'the resource'}{where} is {followed.state(namespace)}, not synced{because}"
-            raise NotSyncedError(msg, problem=problem)
+            raise NotSyncedError(msg, problem=problem, cluster=cluster, gvr=followed.gvr())
         _check_staleness(followed, namespace)
         return followed
 

@@ -225,13 +225,23 @@ class NotSyncedError(InformersError):
     Attributes:
         problem: why there is no list, where that is known.
         known: the metadata of the object, where only its body is missing.
+        cluster: of the informer that has not synced; None when the error names none.
+        gvr: what that informer follows; None when nobody knows yet what a resource's name stands for.
     """
 
     def __init__(
-        self, message: str = "", *, problem: InformersError | None = None, known: Object | None = None
+        self,
+        message: str = "",
+        *,
+        problem: InformersError | None = None,
+        known: Object | None = None,
+        cluster: str | None = None,
+        gvr: GVR | None = None,
     ) -> None:
         self.problem = problem
         self.known = known
+        self.cluster = cluster
+        self.gvr = gvr
         super().__init__(message)
 
 

@@ -131,6 +131,7 @@ def test_the_error_of_a_read_carries_why_there_is_no_list(lister: Lister, home: 
 
     assert str(caught.value.problem) == "the reason"
     assert caught.value.known is None
+    assert (caught.value.cluster, caught.value.gvr) == ("", CONFIGMAPS)
 
 
 def test_the_error_of_reading_what_lacks_its_body_carries_what_is_known(lister: Lister, home: FakeSet) -> None:
@@ -147,6 +148,7 @@ def test_the_error_of_reading_what_lacks_its_body_carries_what_is_known(lister: 
     assert caught.value.problem is None
     assert caught.value.known is not None
     assert caught.value.known.labels == {"n": "a"}
+    assert (caught.value.cluster, caught.value.gvr) == ("", CONFIGMAPS)
 
 
 def test_what_is_absent_is_not_found_without_a_request(lister: Lister, home: FakeSet) -> None:
@@ -208,8 +210,9 @@ def test_one_cluster_that_is_not_synced_does_not_hide_the_others(clock: FakeCloc
     assert keys(lister.list()) == [":n/a"]
     assert not lister.has_synced()
     assert lister.has_synced("")
-    with pytest.raises(NotSyncedError, match="cluster east"):
+    with pytest.raises(NotSyncedError, match="cluster east") as caught:
         lister.list(cluster="east")
+    assert (caught.value.cluster, caught.value.gvr) == ("east", CONFIGMAPS)
     other.fill("n/a")
     assert keys(lister.list()) == [":n/a", "east:n/a"]
     with pytest.raises(ConfigError, match="'west'"):
