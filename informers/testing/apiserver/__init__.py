@@ -108,6 +108,7 @@ class APIServer:
 
                 made = certificates.make(folder)
                 self.ca, context_tls = made.ca, made.context
+            self._folder = folder
             listener = Listener(self._service, host=bind, port=port, tls=context_tls, name="apiserver")
             undo.callback(listener.close)
             self._service.listen(listener)
@@ -125,16 +126,36 @@ class APIServer:
             self.kubeconfig: Path = folder / "kubeconfig" if kubeconfig is None else Path(kubeconfig)
             """A kubeconfig whose context `context` leads here."""
             first = known.all()
-            kubeconfigs.write(
-                self.kubeconfig,
-                context,
-                kubeconfigs.Entry(server=self.url, ca=self.ca, token=first[0].value if first else None),
-            )
+            self._token = first[0].value if first else None
+            self._write_kubeconfig()
+            self._rotations = 0
+            self._rotation = threading.Lock()  # guards _rotations, and lets one rotation happen at a time
+            if tls:
+                self._service.on_rotate = lambda close: self._rotate_tls(listener, close=close)
             undo.callback(self._service.begin_close)
             _logger.info(
                 "serving; CEL rules of CustomResourceDefinitions are stored, not evaluated", extra={"url": self.url}
             )
             self._undo = undo.pop_all()
+
+    def _write_kubeconfig(self) -> None:
+        entry = kubeconfigs.Entry(server=self.url, ca=self.ca, token=self._token)
+        kubeconfigs.write(self.kubeconfig, self.context, entry)
+
+    def _rotate_tls(self, listener: Listener, *, close: bool) -> str:
+        from informers.testing.apiserver import certificates
+
+        with self._rotation:
+            self._rotations += 1
+            folder = self._folder / f"tls-{self._rotations}"
+            folder.mkdir(mode=0o700)
+            made = certificates.make(folder)
+            self.ca, listener.tls = made.ca, made.context
+            self._write_kubeconfig()
+        if close:
+            for connection in listener.connections():
+                connection.shut()
+        return made.ca
 
     def close(self) -> None:
         """Stop: every stream ends, every thread is joined. May be called twice."""

@@ -21,6 +21,7 @@ from informers.testing.apiserver.requestlog import LoggedRequest, MatchError
 from informers.testing.apiserver.router import HTTPRequest
 from informers.testing.apiserver.service import NotServedError, Service
 from informers.testing.apiserver.storage import decode
+from informers.testing.apiserver.tokens import write_secret
 from informers.testing.apiserver.wire import Wire
 
 _LOG_MATCH: Final = frozenset({
@@ -100,6 +101,10 @@ class Control:
             ("POST", "_close"): self._close,
             ("POST", "_tokens"): self._add_token,
             ("DELETE", "_tokens"): self._revoke_token,
+            ("POST", "_rules"): self._add_rule,
+            ("GET", "_rules"): self._list_rules,
+            ("DELETE", "_rules"): self._remove_rules,
+            ("POST", "_tls"): self._rotate_tls,
             ("GET", "_state"): self._state,
         }
 
@@ -244,6 +249,29 @@ class Control:
         if not rest or not self._service.tokens.revoke(rest[0]):
             raise _RefusedError(404, "no such token")
         return Reply.of({})
+
+    def _add_rule(self, request: HTTPRequest, _rest: Sequence[str]) -> Reply:
+        return Reply.of({"id": self._service.rules.add(_object(request)).id}, 201)
+
+    def _list_rules(self, _request: HTTPRequest, _rest: Sequence[str]) -> Reply:
+        return Reply.of([rule.to_dict() for rule in self._service.rules.all()])
+
+    def _remove_rules(self, _request: HTTPRequest, rest: Sequence[str]) -> Reply:
+        if not rest:
+            self._service.rules.clear()
+        elif not rest[0].isdecimal() or not self._service.rules.remove(int(rest[0])):
+            raise _RefusedError(404, f"no such rule: {rest[0]}")
+        return Reply.of({})
+
+    def _rotate_tls(self, request: HTTPRequest, rest: Sequence[str]) -> Reply:
+        if list(rest) != ["rotate"]:
+            raise _RefusedError(404, f"no such endpoint: {request.method} {request.path}")
+        body = _object(request)
+        _check_fields(body, {"close", "file"})
+        ca = self._service.rotate_tls(close=body.get("close") is True)
+        if body.get("file"):
+            write_secret(Path(body["file"]), ca)
+        return Reply.of({"ca": ca})
 
     def _state(self, _request: HTTPRequest, _rest: Sequence[str]) -> Reply:
         return Reply.of(self._service.state())

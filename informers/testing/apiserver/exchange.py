@@ -90,6 +90,10 @@ def _exchange(
     try:
         if user is None:
             raise statuses.unauthorized()
+        if not service.rules.permits(entry):
+            if target.page == "object":
+                raise statuses.not_permitted(user, target.verb, target)
+            raise statuses.path_not_permitted(user, request.method, request.path)
         if conflict is not None and not conflict.get("committed", False):
             raise _injected_conflict(target)
         answer = _work(service, request, target, entry, connection, plan)

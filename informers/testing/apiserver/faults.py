@@ -14,6 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict, Unpack
 
 from informers.testing.apiserver.requestlog import MATCH_FIELDS, LoggedRequest, MatchError, check_match, matches
+from informers.testing.apiserver.rules import Rule
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -516,6 +517,35 @@ class Faults:
     def close(self, how: Literal["FIN", "RST"] = "FIN", **match: Any) -> int:
         """End the open streams that match, now; return how many."""
         return self._service.close_streams(match, how)
+
+    def rule(
+        self,
+        *,
+        allow: bool,
+        user: str | Sequence[str] | None = None,
+        verb: str | Sequence[str] | None = None,
+        resource: str | Sequence[str] | None = None,
+        namespace: str | Sequence[str] | None = None,
+        name: str | Sequence[str] | None = None,
+    ) -> Rule:
+        """Allow or forbid (403) what matches; the newest rule that matches a request decides, without one all may."""
+        about = {"user": user, "verb": verb, "resource": resource, "namespace": namespace, "name": name}
+        return self._service.rules.add({"allow": allow, **about})
+
+    def remove_rule(self, rule: Rule) -> None:
+        """Take a rule off; nothing happens when it is gone."""
+        self._service.rules.remove(rule.id)
+
+    def clear_rules(self) -> None:
+        """Take all rules off: everybody may do everything again."""
+        self._service.rules.clear()
+
+    def rotate_tls(self, *, close: bool = False) -> str:
+        """Speak with a new certificate from a new CA, and return that CA (PEM); `close` ends the connections there are.
+
+        Connections that stay open go on with the old one. Raises `ValueError` without TLS.
+        """
+        return self._service.rotate_tls(close=close)
 
     def _do(self, word: str, common: Common, **parameters: Any) -> Fault:
         rest: dict[str, Any] = dict(common)

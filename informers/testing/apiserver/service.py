@@ -27,6 +27,7 @@ from informers.testing.apiserver.requestlog import (
     token_id,
 )
 from informers.testing.apiserver.router import HTTPRequest, route
+from informers.testing.apiserver.rules import Rules
 from informers.testing.apiserver.schemas import DecodeError
 from informers.testing.apiserver.statuses import StatusError
 from informers.testing.apiserver.storage import ChangedError, Record, Store, encode, key_of
@@ -66,6 +67,8 @@ class Service:
         self.kinds = Kinds()
         self.store = Store(history=settings.history, first_version=settings.first_version)
         self.faults = FaultTable()
+        self.rules = Rules()
+        self.on_rotate: Callable[[bool], str] | None = None
         self.stopping = threading.Event()
         self.watch_cap = settings.watch_cap
         self.watch_cache = settings.watch_cache
@@ -281,6 +284,15 @@ class Service:
         with self._lock:
             self._refusal = thread
         thread.start()
+
+    def rotate_tls(self, *, close: bool = False) -> str:
+        """Speak with a new certificate from a new CA, which is returned; `close` ends the connections there are.
+
+        Raises `ValueError` without TLS.
+        """
+        if self.on_rotate is None:
+            raise ValueError("the server speaks no TLS: nothing to rotate")
+        return self.on_rotate(close)
 
     # --- behind the API ---
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from informers.testing.apiserver.kinds import Kind
+    from informers.testing.apiserver.router import Target
 
 _OMITTED: Final = object()
 
@@ -216,6 +217,25 @@ def forbidden(kind: Kind, name: str, why: str) -> StatusError:
     """403: known and not allowed."""
     message = f"{_resource(kind)}{f' {_quoted(name)}' if name else ''} is forbidden: {why}"
     return StatusError(403, "Forbidden", message, details=_details(kind, name))
+
+
+def not_permitted(user: str, verb: str, target: Target) -> StatusError:
+    """403: no rule lets this user do that; the words are those of a real server's authorizer."""
+    name = f" {_quoted(target.name)}" if target.name else ""
+    resource = f"{target.resource}/{target.subresource}" if target.subresource else target.resource
+    where = f"in the namespace {_quoted(target.namespace)}" if target.namespace else "at the cluster scope"
+    message = (
+        f"{target.full_resource}{name} is forbidden: User {_quoted(user)} cannot {verb} resource {_quoted(resource)} "
+        f"in API group {_quoted(target.group)} {where}"
+    )
+    details = {"name": target.name, "group": target.group, "kind": target.resource}
+    return StatusError(403, "Forbidden", message, details={key: value for key, value in details.items() if value})
+
+
+def path_not_permitted(user: str, method: str, path: str) -> StatusError:
+    """403: no rule lets this user ask for a page that is no resource."""
+    message = f"forbidden: User {_quoted(user)} cannot {method.lower()} path {_quoted(path)}"
+    return StatusError(403, "Forbidden", message, details={})
 
 
 def namespace_terminating(kind: Kind, name: str, namespace: str) -> StatusError:
