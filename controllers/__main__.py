@@ -116,7 +116,8 @@ def build_manager(program: str, options: Mapping[str, Any]) -> informers.Manager
         return {keyword: options[name] for keyword, name in names.items() if name in options}
 
     clusters = informers.Clusters.load(
-        **given(kubeconfig="kubeconfig", max_inflight="max_inflight", qps="qps", burst="burst")
+        **given(kubeconfig="kubeconfig", contexts="contexts", all_contexts="all_contexts"),
+        **given(max_inflight="max_inflight", qps="qps", burst="burst"),
     )
     watch = informers.WatchOptions(**given(timeout="watch_timeout", silence="watch_silence"))
     return informers.Manager(

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from informers.api import patch as patches
     from informers.api.calls import Response
     from informers.api.client import Client, PatchKind
+    from informers.api.clusters import Clusters
     from informers.api.fence import Fence
-    from informers.api.kubeconfig import ClientConfig, Clusters
+    from informers.api.kubeconfig import ClientConfig
     from informers.api.restmapper import RESTMapper
     from informers.backoff import Backoff
     from informers.cache.dependencies import DependencyGraph
@@ -87,8 +88,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "informers.api.client": ("Client", "PatchKind"),
+    "informers.api.clusters": ("Clusters",),
     "informers.api.fence": ("Fence",),
-    "informers.api.kubeconfig": ("ClientConfig", "Clusters"),
+    "informers.api.kubeconfig": ("ClientConfig",),
     "informers.api.restmapper": ("RESTMapper",),
     "informers.api.calls": ("Response",),
     "informers.backoff": ("Backoff",),

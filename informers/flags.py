@@ -168,6 +168,16 @@ class FlagParser(argparse.ArgumentParser):
             metavar="PATH",
             help="where clusters are described (default: $KUBECONFIG, else in-cluster, else ~/.kube/config)",
         )
+        add(
+            "--context",
+            dest="contexts",
+            type=_context,
+            action="extend",
+            default=[],
+            metavar="[ALIAS=]NAME",
+            help="work with this context's cluster; repeatable (default: the current context, or the pod's own cluster)",
+        )
+        add("--all-contexts", action="store_true", help="work with the clusters of all contexts")
         add("--max-inflight", type=whole_number(1), default="32", metavar="N", help="requests at a time to one cluster")
         add("--qps", type=_rate, default="0", metavar="N", help="requests a second to one cluster; 0 = no limit")
         add("--burst", type=whole_number(0), default="0", metavar="N", help="requests beyond --qps for a moment")
@@ -338,6 +348,12 @@ def _want(wanted: str, text: str) -> str:
 
 def _quote(text: str) -> str:
     return f'"{printable(text, limit=100)}"'
+
+
+def _context(text: str) -> list[str]:
+    if not text:
+        raise argparse.ArgumentTypeError("the name of a context")
+    return [text]
 
 
 def _boolean(text: str) -> bool:

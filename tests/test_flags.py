@@ -20,7 +20,7 @@ def parser() -> FlagParser:
     made.add_argument("--strict", "-s", action="store_true", help="ask more")
     made.add_argument("--v", "-v", type=int, default=0, help="verbosity")
     made.add_argument("--once", action="store_true")
-    made.add_argument("--context", action="append")
+    made.add_argument("--label", action="append")
     return made
 
 
@@ -69,8 +69,8 @@ def test_a_single_dash_word_that_is_a_long_name_is_that_flag() -> None:
 
 
 def test_the_value_may_start_with_a_dash_or_hold_an_equals_sign() -> None:
-    assert parse("--context", "-x").context == ["-x"]
-    assert parse("--context", "a=b", "-context=c=d").context == ["a=b", "c=d"]
+    assert parse("--label", "-x").label == ["-x"]
+    assert parse("--label", "a=b", "-label=c=d").label == ["a=b", "c=d"]
     assert parse("--kubeconfig=").kubeconfig == ""
 
 
@@ -280,6 +280,8 @@ def test_shared_flags_have_their_defaults() -> None:
 
     assert found == {
         "kubeconfig": None,
+        "contexts": [],
+        "all_contexts": False,
         "max_inflight": 32,
         "qps": 0.0,
         "burst": 0,

@@ -9,18 +9,14 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from informers.logs import fields
 from informers.meta.errors import ConfigError, printable
-
-_log = logging.getLogger(__name__)
 
 _SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 _HOST: Final = "KUBERNETES_SERVICE_HOST"
@@ -92,75 +88,6 @@ class ClientConfig:
             raise ConfigError(msg)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much may be asked of one cluster at once: requests in flight, and a rate (0 = none)."""
-
-    max_inflight: int = 32
-    qps: float = 0.0
-    burst: int = 0
-
-    def __post_init__(self) -> None:
-        for name, value, fits, wanted in (
-            ("max_inflight", self.max_inflight, self.max_inflight >= 1, "1 or more"),
-            ("qps", self.qps, 0 <= self.qps < float("inf"), "0 (no limit) or more"),
-            ("burst", self.burst, self.burst >= 0, "0 or more"),
-        ):
-            if not fits:
-                msg = f"{name} is {value}, want {wanted}"
-                raise ConfigError(msg)
-
-
-class Clusters:
-    """The clusters a program works with, by the names that references carry; `""` is the home cluster."""
-
-    def __init__(self, configs: Mapping[str, ClientConfig], *, limits: Limits | None = None) -> None:
-        if "" not in configs:
-            msg = 'clusters: want one named "" (the home cluster)'
-            raise ConfigError(msg)
-        self._configs = {name: configs[name] for name in sorted(configs)}
-        self.limits = limits or Limits()
-
-    @classmethod
-    def load(
-        cls,
-        kubeconfig: str | Path | None = None,
-        *,
-        skip_tls_verify: bool = False,
-        strict_x509: bool = True,
-        max_inflight: int = 32,
-        qps: float = 0.0,
-        burst: int = 0,
-    ) -> Clusters:
-        """Find the cluster: `kubeconfig`, `$KUBECONFIG`, the pod's own service account, `~/.kube/config`.
-
-        Raises `ConfigError` when none is there or the one found cannot be used.
-        """
-        limits = Limits(max_inflight, qps, burst)
-        config = replace(_find(kubeconfig), strict_x509=strict_x509)
-        if skip_tls_verify:
-            config = replace(config, insecure=True)
-        return cls({"": config}, limits=limits)
-
-    @classmethod
-    def of(cls, configs: Mapping[str, ClientConfig], *, limits: Limits | None = None) -> Clusters:
-        """Take the clusters as given, for tests."""
-        return cls(configs, limits=limits)
-
-    def names(self) -> Sequence[str]:
-        """Return the names that references carry, the home cluster's `""` first."""
-        return tuple(self._configs)
-
-    def config(self, name: str = "") -> ClientConfig:
-        """Return where a cluster is and who we are there; raise `ConfigError` for a name that is not one."""
-        try:
-            return self._configs[name]
-        except KeyError:
-            known = ", ".join(repr(each) for each in self._configs)
-            msg = f"no cluster is named {printable(name, limit=80)!r}, known are {known}"
-            raise ConfigError(msg) from None
-
-
 def is_token(text: str) -> bool:
     """Tell whether `text` can stand in an Authorization header."""
     return bool(text) and text.isascii() and all("!" <= char <= "~" for char in text)
@@ -199,7 +126,7 @@ def load_in_cluster(environ: Mapping[str, str] | None = None) -> ClientConfig:
     Raises `ConfigError` that names the variable or file that is missing.
     """
     env = os.environ if environ is None else environ
-    missing = _missing_in_cluster(env)
+    missing = missing_in_cluster(env)
     if missing:
         msg = f"in-cluster configuration: {missing}"
         raise ConfigError(msg)
@@ -222,38 +149,21 @@ def load_kubeconfig(paths: Sequence[str | Path]) -> ClientConfig:
 
     Raises `ConfigError` that names the file, the context and the field.
     """
-    merged = _Merged([_read_file(Path(path)) for path in paths])
-    return merged.client_config()
+    return read_kubeconfig(paths).client_config()
 
 
-def _find(kubeconfig: str | Path | None) -> ClientConfig:
-    if kubeconfig:
-        return _announced(load_kubeconfig([Path(kubeconfig).expanduser()]))
-    named = [Path(part).expanduser() for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part]
-    if named:
-        # As kubectl does: of several files some may be missing.
-        present = [path for path in named if path.exists()]
-        return _announced(load_kubeconfig(present or named))
-    missing = _missing_in_cluster(os.environ)
-    if not missing:
-        return _announced(load_in_cluster())
-    usual = Path("~/.kube/config").expanduser()
-    if usual.exists():
-        return _announced(load_kubeconfig([usual]))
-    msg = f"no cluster found: KUBECONFIG is not set; in-cluster: {missing}; {usual}: no such file"
-    raise ConfigError(msg)
-
-
-def _announced(config: ClientConfig) -> ClientConfig:
-    _log.info("cluster found", extra=fields(source=config.source, server=config.server))
-    return config
+def read_kubeconfig(paths: Sequence[str | Path]) -> Kubeconfig:
+    """Read one kubeconfig, or several to be merged. Raises `ConfigError` that names the file."""
+    return Kubeconfig([_read_file(Path(path)) for path in paths])
 
 
 def _service_account(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("KUBE_INFORMERS_SERVICEACCOUNT") or _SERVICE_ACCOUNT)
 
 
-def _missing_in_cluster(environ: Mapping[str, str]) -> str:
+def missing_in_cluster(environ: Mapping[str, str] | None = None) -> str:
+    """Return what there would have to be if we ran in a pod; `""` when it is all there."""
+    environ = os.environ if environ is None else environ
     for name in (_HOST, _PORT):
         if not environ.get(name):
             return f"{name} is not set"
@@ -335,8 +245,8 @@ class _Entry:
         return str(self.path.parent / text) if text else ""
 
 
-class _Merged:
-    """Several kubeconfigs as one: for each name the first file that has it counts."""
+class Kubeconfig:
+    """Several kubeconfigs as one: for each name the first file that has it counts. From `read_kubeconfig`."""
 
     def __init__(self, files: Sequence[_File]) -> None:
         self._files = files
@@ -344,8 +254,20 @@ class _Merged:
         self._users = self._entries("users", "user")
         self._contexts = self._entries("contexts", "context")
 
-    def client_config(self) -> ClientConfig:
-        context = self._current_context()
+    def __str__(self) -> str:
+        """Name the files."""
+        return f"kubeconfig {self._names()}"
+
+    def context_names(self) -> Sequence[str]:
+        """Return the names of all contexts, sorted."""
+        return sorted(self._contexts)
+
+    def client_config(self, name: str = "") -> ClientConfig:
+        """Return where the cluster of a context is, by default of the current one, and who we are there.
+
+        Raises `ConfigError` that names the file, the context and the field.
+        """
+        context = self._context(name)
         cluster = self._referred(context, "cluster", self._clusters)
         user = self._referred(context, "user", self._users)
         for key in ("exec", "auth-provider"):
@@ -384,24 +306,33 @@ class _Merged:
             source=context.what,
         )
 
-    def _current_context(self) -> _Entry:
+    def current_context(self) -> str:
+        """Return the name of the current context. Raises `ConfigError` when there is none."""
         for file in self._files:
             name = file.content.get("current-context")
             if name is not None and not isinstance(name, str):
                 msg = f"kubeconfig {file.path}: current-context must be text, found {_kind_of(name)}"
                 raise ConfigError(msg)
+            if name and name not in self._contexts:
+                msg = f"kubeconfig {file.path}: current-context: {self._no_context(name)}"
+                raise ConfigError(msg)
             if name:
-                break
-        else:
-            msg = f"kubeconfig {self._names()}: current-context is not set"
-            raise ConfigError(msg)
+                return name
+        msg = f"kubeconfig {self._names()}: current-context is not set"
+        raise ConfigError(msg)
+
+    def _context(self, name: str) -> _Entry:
+        if not name:
+            return self._contexts[self.current_context()]
         try:
             return self._contexts[name]
         except KeyError:
-            known = ", ".join(printable(each, limit=80) for each in sorted(self._contexts)) or "none"
-            shown = printable(name, limit=80)
-            msg = f"kubeconfig {file.path}: current-context: no context is named {shown!r}, known are: {known}"
+            msg = f"kubeconfig {self._names()}: {self._no_context(name)}"
             raise ConfigError(msg) from None
+
+    def _no_context(self, name: str) -> str:
+        known = ", ".join(printable(each, limit=80) for each in self.context_names()) or "none"
+        return f"no context is named {printable(name, limit=80)!r}, known are: {known}"
 
     def _referred(self, context: _Entry, key: str, entries: Mapping[str, _Entry]) -> _Entry:
         name = context.text(key)

@@ -23,8 +23,8 @@ from types import FrameType
 from typing import Final, TypeAlias
 
 from informers.api.client import Client
+from informers.api.clusters import Clusters
 from informers.api.fence import Fence
-from informers.api.kubeconfig import Clusters
 from informers.api.restmapper import RESTMapper
 from informers.api.transport import Transport
 from informers.backoff import Backoff
@@ -130,6 +130,7 @@ class Manager:
         self.name = name
         self.clock: Clock = SystemClock() if clock is None else clock
         self._clusters = tuple(clusters.names())
+        self._cluster_names = dict(clusters.written_names())
         self._grace = shutdown_grace
         self._tune_gc = tune_gc
         self._stop = Stop(self.clock)
@@ -206,7 +207,7 @@ class Manager:
 
     def cluster_names(self) -> Mapping[str, str]:
         """Return what users write for a cluster, and the value it stands for; empty with one unnamed cluster."""
-        return {name: name for name in self._clusters if name}
+        return dict(self._cluster_names)
 
     def mapper(self, cluster: str = "") -> RESTMapper:
         """Return what knows the resources of a cluster. Raises `ConfigError` for an unknown cluster."""

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from informers.api.client import Client
+from informers.api.clusters import Clusters
 from informers.api.fence import Fence
-from informers.api.kubeconfig import Clusters
 from informers.api.transport import Transport
 
 

@@ -1,10 +1,6 @@
 from __future__ import annotations
 
 import base64
-import logging
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +11,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from informers.api.kubeconfig import ClientConfig, Clusters, Impersonation, Limits, load_in_cluster, load_kubeconfig
+from informers.api.kubeconfig import ClientConfig, Impersonation, load_in_cluster, load_kubeconfig
 from informers.meta.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -314,87 +310,3 @@ def test_missing_variable_of_a_pod_is_named(missing: str, pod: Path, monkeypatch
 
     with pytest.raises(ConfigError, match=f"{missing} is not set"):
         load_in_cluster()
-
-
-def test_pod_loads_neither_yaml_nor_the_kubeconfig_library(pod: Path) -> None:
-    code = (
-        "import sys; from informers.api.kubeconfig import Clusters; Clusters.load();"
-        "print(sorted({'yaml', 'kubernetes', 'requests', 'urllib3'} & set(sys.modules)))"
-    )
-
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-
-    assert done.stdout.strip() == "[]"
-
-
-def test_explicit_file_comes_first_then_the_variable_then_the_pod_then_the_home(
-    pod: Path, write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name in ("explicit", "variable", "home/.kube/config"):
-        write(kubeconfig(cluster={"server": f"https://{name.partition('/')[0]}"}), name)
-    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'missing'}{os.pathsep}{tmp_path / 'variable'}")
-
-    assert Clusters.load(str(tmp_path / "explicit")).config().server == "https://explicit"
-    assert Clusters.load().config().server == "https://variable"
-    monkeypatch.delenv("KUBECONFIG")
-    assert Clusters.load().config().server == "https://10.0.0.1:443"
-    (pod / "token").unlink()
-    assert Clusters.load().config().server == "https://home"
-
-
-def test_where_it_looked_is_told_when_there_is_no_cluster(pod: Path) -> None:
-    (pod / "token").unlink()
-
-    with pytest.raises(ConfigError, match=r"KUBECONFIG is not set; in-cluster: .*token: no such file; .*\.kube/config"):
-        Clusters.load()
-
-
-def test_variable_that_names_only_missing_files_is_a_fault(monkeypatch: pytest.MonkeyPatch, pod: Path) -> None:
-    monkeypatch.setenv("KUBECONFIG", "/no/such/file")
-
-    with pytest.raises(ConfigError, match="kubeconfig /no/such/file: No such file"):
-        Clusters.load()
-
-
-def test_source_is_logged_once_without_credentials(write: Write, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG):
-        Clusters.load(write(kubeconfig()))
-
-    assert [record.message for record in caplog.records if record.name.startswith("informers")] == ["cluster found"]
-    assert S3CRET not in "".join(str(record.__dict__) for record in caplog.records)
-
-
-def test_options_of_loading_reach_the_config_and_the_limits(write: Write) -> None:
-    clusters = Clusters.load(
-        write(kubeconfig()), skip_tls_verify=True, strict_x509=False, max_inflight=3, qps=1.5, burst=4
-    )
-
-    config = clusters.config()
-    assert (config.insecure, config.strict_x509) == (True, False)
-    assert clusters.limits == Limits(3, 1.5, 4)
-    assert clusters.names() == ("",)
-
-
-def test_clusters_know_their_names_the_home_cluster_first() -> None:
-    config = ClientConfig(server="https://h")
-    clusters = Clusters.of({"b": config, "": config, "a": config})
-
-    assert clusters.names() == ("", "a", "b")
-    with pytest.raises(ConfigError, match="no cluster is named 'c'"):
-        clusters.config("c")
-    with pytest.raises(ConfigError, match="home cluster"):
-        Clusters.of({"a": config})
-
-
-@pytest.mark.parametrize(
-    ("limits", "message"),
-    [
-        ({"max_inflight": 0}, "max_inflight is 0, want 1 or more"),
-        ({"qps": -1.0}, "qps is -1.0, want 0"),
-        ({"qps": float("nan")}, "qps is nan"),
-        ({"burst": -1}, "burst is -1"),
-    ],
-)
-def test_limit_out_of_range_is_named_with_its_value(limits: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Limits(**limits)

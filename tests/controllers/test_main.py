@@ -107,7 +107,7 @@ def test_a_usage_error_says_what_is_wanted(
     "flag",
     [
         *("--source=secret", "--strict", "--on-source-missing=retain", "--on-rule-removed=retain", "--dry-run"),
-        *("--output=json", "--filename=x", "--offline", "--context=x", "--all-contexts", "--leader-elect"),
+        *("--output=json", "--filename=x", "--offline", "--leader-elect"),
         *("--http-address=:8080", "--metrics"),
     ],
 )
@@ -121,7 +121,16 @@ def test_help_lists_every_flag_with_its_default(capsys: pytest.CaptureFixture[st
 
     text = " ".join(capsys.readouterr().out.split())
     assert caught.value.code == 0
-    for flag in ("--target", "--namespace", "--cross-namespace", "--workers", "--kubeconfig", "--log-level", "--v"):
+    for flag in (
+        "--target",
+        "--namespace",
+        "--cross-namespace",
+        "--workers",
+        "--kubeconfig",
+        "--context",
+        "--all-contexts",
+        "--v",
+    ):
         assert flag in text
     assert "(default: consent)" in text
     assert "(default: 4)" in text

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from informers import metrics
-from informers.api.kubeconfig import ClientConfig, Clusters
+from informers.api.clusters import Clusters
+from informers.api.kubeconfig import ClientConfig
 from informers.cache.listwatch import Selection
 from informers.clock import Stop
 from informers.meta.errors import ConfigError, InformersError, NotFoundError
@@ -686,7 +687,7 @@ def test_nothing_happens_at_import() -> None:
 
 PROGRAM = """
     import signal, sys, threading
-    from informers.api.kubeconfig import Clusters
+    from informers.api.clusters import Clusters
     from informers.runtime.manager import Manager
     from informers.meta.resources import GVR
 

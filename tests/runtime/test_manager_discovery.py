@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from informers.api.kubeconfig import ClientConfig, Clusters
+from informers.api.clusters import Clusters
+from informers.api.kubeconfig import ClientConfig
 from informers.cache.listwatch import Selection
 from informers.runtime.manager import Manager
 from informers.testing.apiserver import APIServer

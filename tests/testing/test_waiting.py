@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from informers.api.kubeconfig import Clusters
+from informers.api.clusters import Clusters
 from informers.meta.errors import NotSyncedError
 from informers.meta.objects import Object
 from informers.meta.resources import GVR, ObjectRef
