@@ -484,15 +484,8 @@ class Reflector:
         if step == "watch":
             _watch_errors.add(1, code=code, **self._labels)
         self._count(error)
-        problem = error if isinstance(error, InformersError) else InformersError(f"{type(error).__name__} in the loop")
         is_cut = isinstance(error, ConnectionLost | RequestTimeout) and step == "watch"
-        if not is_cut:
-            if outcome.state is not None:
-                self._set_state(outcome.state, problem=problem)
-            else:
-                self._clear_verdict(problem)
-        if outcome.state == "unserved":
-            self._note_unserved()  # after the state is set: what discovery finds out meanwhile must nudge us
+        # The line before the state: who waits for the state finds what is said about it.
         if is_cut or (step == "watch" and is_expired(error)):
             _log.debug("watch ended", extra=fields(error=type(error).__name__))
         elif not isinstance(error, InformersError):
@@ -501,6 +494,15 @@ class Reflector:
             _log.warning("step failed", extra=fields(step=step, error=str(error), state=outcome.state or ""))
         if step == "watch" and is_expired(error):
             self._note_expired()
+        if is_cut:
+            return
+        problem = error if isinstance(error, InformersError) else InformersError(f"{type(error).__name__} in the loop")
+        if outcome.state is not None:
+            self._set_state(outcome.state, problem=problem)
+        else:
+            self._clear_verdict(problem)
+        if outcome.state == "unserved":
+            self._note_unserved()  # after the state is set: what discovery finds out meanwhile must nudge us
 
     def _count(self, error: Exception) -> None:
         if isinstance(error, LineTooLong):

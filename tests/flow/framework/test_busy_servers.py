@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tests.flow.framework.conftest import Stage
 
 SLOWER = Backoff(0.05, 0.4)
+STOPS = 10.0  # a stop on a busy machine
 
 
 def gaps(requests: list[float]) -> list[float]:
@@ -107,8 +108,11 @@ def test_a_reconcile_that_meets_429_and_500_comes_to_its_end(breakable: Stage) -
     stage.opened.enter_context(follower)
     follower.until(lambda: stage.client.get(stage.ref("a")).annotations.get("done"), "marked")
 
-    asked = stage.embedded.requests(verb="patch", resource="configmaps", client="story*")
-    assert sorted(request.status for request in asked) == [200, 429, 500, 500]
+    def answers() -> list[int]:
+        asked = stage.embedded.requests(verb="patch", resource="configmaps", client="story*")
+        return sorted(request.status for request in asked)
+
+    follower.until(lambda: answers() == [200, 429, 500, 500], "answered")
 
 
 def watch_errors() -> float:
@@ -126,15 +130,15 @@ def test_refused_connections_are_tried_seldom_and_the_watch_goes_on_when_they_ar
     relay.refuse()
     stage.put("a", "1")
     follower.until(lambda: watch_errors() - before >= 5, "tried")
-    waited = clock.monotonic() - began
     tries = watch_errors() - before
+    waited = clock.monotonic() - began
     relay.heal()
     follower.until_value("a", "1")
 
     # Each wait is at least the backoff's.
-    assert sum(min(0.4, 0.05 * 2**number) for number in range(int(tries) - 1)) <= waited + 0.05
+    assert sum(min(0.4, 0.05 * 2**number) for number in range(int(tries) - 1)) <= waited
     assert len(stage.log.lines("listed")) == 1
-    assert len([line for line in stage.log.lines() if line["level"] == "warning"]) <= 2
+    assert len(stage.log.alarms()) <= 2
     assert "error" not in stage.log.levels()
 
 
@@ -158,4 +162,4 @@ def test_nobody_waits_for_a_backoff_at_the_stop(stage: Stage) -> None:
     follower = stage.follow(kubeconfig=relay.kubeconfig, watch=WatchOptions(backoff=Backoff(30, 30)))
     follower.until(lambda: follower.sets[0].problem() is not None, "refused")
 
-    assert follower.stop() < 1 + 2
+    assert follower.stop() < STOPS

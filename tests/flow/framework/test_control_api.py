@@ -116,7 +116,7 @@ def started(directory: Path, *options: str) -> Iterator[Outside]:
         assert process.stdout is not None
         yield Outside(json.loads(process.stdout.readline()))
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
         assert not process.stdout.read()
     finally:
         process.kill()
@@ -176,12 +176,12 @@ def test_a_program_comes_through_what_happens_to_watches(
     stage.wait_bookmark(follower)
 
     fault = outside.fault({**word, "match": WATCH})
-    closed = outside.ask("POST", "/_close", {"match": WATCH, "how": "RST"})["closed"]
+    close = {"match": WATCH, "how": "RST"}
+    follower.until(lambda: outside.ask("POST", "/_close", close)["closed"] == 1, "its stream is closed")
     stage.put("a", "1")
     follower.until(lambda: outside.hits(fault), "it happens")
     follower.until_value("a", "1")
 
-    assert closed == 1
     assert [told.value for told in follower.told() if told.name == "a"] == ["1"]
 
 
@@ -263,7 +263,7 @@ def test_the_log_tells_what_programs_asked_but_no_credential(tmp_path: Path, pla
             stage = play(server)
             follower = stage.follow(watch=QUICK)
             follower.until_watching()
-            (listed,) = outside.ask("GET", "/_requests/wait?verb=list&resource=configmaps&client=story*&timeout=5")
+            (listed,) = outside.ask("GET", "/_requests/wait?verb=list&resource=configmaps&client=story*&timeout=60")
             assert listed["user"] == "somebody"
             assert listed["query"] == {"limit": "500", "resourceVersion": "0"}
 

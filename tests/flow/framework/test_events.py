@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 NEW = GVR("events.k8s.io", "v1", "events")
 CORE = GVR("", "v1", "events")
+STOPS = 10.0  # a stop on a busy machine
 
 
 def events(stage: Stage, gvr: GVR = NEW) -> list[Object]:
@@ -124,7 +125,7 @@ def test_a_right_that_is_missing_is_told_once_and_not_asked_for_again(stage: Sta
     for number in range(20):
         follower.manager.events.event(about, type="Normal", reason="Silent", note=f"number {number}")
     follower.until(lambda: stage.log.lines("events cannot be written"), "told")
-    assert follower.stop() < 1 + 2 + 2
+    assert follower.stop() < STOPS
 
     assert len(stage.log.lines("events cannot be written")) == 1
     assert events(stage) == []
@@ -154,12 +155,12 @@ def test_events_never_block_and_overflow_is_dropped(stage: Stage) -> None:
     for talker in talkers:
         talker.start()
     for talker in talkers:
-        talker.join(20)
+        talker.join(60)
 
     assert done.is_set()
-    assert clock.monotonic() - began < 10
+    assert clock.monotonic() - began < 30
     assert len(follower.manager.events) <= 1000
-    assert follower.stop() < 1 + 2 + 2 + 2
+    assert follower.stop() < STOPS
 
 
 def test_an_event_that_met_an_error_comes_later(breakable: Stage) -> None:

@@ -116,6 +116,7 @@ def test_a_second_start_writes_nothing_and_tells_nobody(stage: Stage) -> None:
     with first:
         first.until(lambda: all(obj.annotations.get(SEEN) for obj in first.read()), "annotated")
         settle(first.manager)
+        first.until(lambda: event_count(stage) == 10, "told")
     before = versions(stage)
     events_before = event_count(stage)
 

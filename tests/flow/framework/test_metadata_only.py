@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tests.flow.framework.conftest import Stage
 
 CONTENT = 100_000
+PATIENCE = 60.0
 
 
 def test_every_change_is_seen_and_no_content_is_kept(stage: Stage) -> None:
@@ -22,7 +23,7 @@ def test_every_change_is_seen_and_no_content_is_kept(stage: Stage) -> None:
     assert len(follower.lister.list()) == 5
 
     version = stage.put("c1", "y" * CONTENT)
-    follower.lister.wait_seen(stage.ref("c1"), version)
+    follower.lister.wait_seen(stage.ref("c1"), version, timeout=PATIENCE)
     stage.put("c2", "y" * CONTENT, labels={"a": "b"})
     follower.until(lambda: follower.lister.get("c2", stage.namespace).labels == {"a": "b"}, "labels are seen")
     stage.delete("c3")

@@ -167,9 +167,9 @@ def test_a_token_is_in_no_line_however_it_is_refused(perform: Callable[..., Stag
     stage.opened.enter_context(follower)
     follower.until_watching(0)
 
-    stage.faults.status(code=401, message=f"bad token {TOKEN}", client="story*", times=6)
+    refused = stage.faults.status(code=401, message=f"bad token {TOKEN}", client="story*", times=6)
     stage.faults.close("RST")
-    follower.until(lambda: follower.sets[0].problem() is not None, "refused")
+    follower.until(lambda: refused.hits == 6, "refused")
     follower.until_watching(0)
     follower.until_watching(1)
     asked = stage.embedded.requests(client="story*")

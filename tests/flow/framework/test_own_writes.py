@@ -7,21 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from informers import GVR, Backoff, NotFoundError, NotSeenError, Request, Result
+from informers import GVR, Backoff, Controller, NotFoundError, NotSeenError, Request, Result
 from informers.testing import settle
 
 if TYPE_CHECKING:
     from tests.flow.framework.conftest import Follower, Stage
 
-LATE = 1.0
+LATE = 100.0  # or when the story says so
 CONFIGMAPS = GVR("", "v1", "configmaps")
+PATIENCE = 60.0
 
 
 def children(follower: Follower) -> list[str]:
     return [obj.name for obj in follower.lister.list(labels="child")]
 
 
-def add_parent(follower: Follower, stage: Stage, *, generated: bool) -> list[Request]:
+def delay(stage: Stage) -> Any:
+    """Hold every event back but those of what is labelled `parent`, until the result is removed."""
+    return stage.faults.delay(
+        seconds=LATE, what="events", verb="watch", resource="configmaps", query={"labelSelector": None}
+    )
+
+
+def add_parent(follower: Follower, stage: Stage, *, generated: bool) -> tuple[Controller, list[Request]]:
     """Have each ConfigMap labelled `parent` own one child: created if the cache shows none."""
     seen: list[Request] = []
 
@@ -33,10 +41,10 @@ def add_parent(follower: Follower, stage: Stage, *, generated: bool) -> list[Req
         body: dict[str, Any] = {"metadata": {**metadata, "labels": {"child": "yes"}}, "data": {"v": "new"}}
         follower.manager.client.create(CONFIGMAPS, body, namespace=stage.namespace, field_manager="story")
 
-    follower.manager.add_controller(
+    controller = follower.manager.add_controller(
         "parent", reconcile, primary=stage.configmaps(label_selector="parent"), retry=Backoff(0.01, 0.1)
     )
-    return seen
+    return controller, seen
 
 
 def posts(stage: Stage) -> int:
@@ -45,15 +53,18 @@ def posts(stage: Stage) -> int:
 
 def test_a_late_watch_leads_to_no_second_child(breakable: Stage) -> None:
     stage = breakable
-    stage.faults.delay(seconds=LATE, what="events", verb="watch", resource="configmaps", query={"labelSelector": None})
+    late = delay(stage)
     stage.put("p", "1", labels={"parent": "yes"})
     follower = stage.follow(start=False)
-    seen = add_parent(follower, stage, generated=True)
+    controller, seen = add_parent(follower, stage, generated=True)
     stage.opened.enter_context(follower)
-    stage.embedded.wait_request(verb="create", resource="configmaps", client="story*")
-    assert not children(follower)
+    follower.until(lambda: posts(stage) == 1, "created")
 
     stage.put("p", "2", labels={"parent": "yes"})
+    follower.until(controller.parked, "held back")
+    assert not children(follower)
+    assert len(seen) == 1
+    late.remove()
     follower.until(lambda: len(seen) >= 2, "reconciled again")
 
     assert len(children(follower)) == 1
@@ -63,13 +74,16 @@ def test_a_late_watch_leads_to_no_second_child(breakable: Stage) -> None:
 
 def test_an_answer_that_was_lost_leads_to_no_second_child(breakable: Stage) -> None:
     stage = breakable
-    stage.faults.delay(seconds=LATE, what="events", verb="watch", resource="configmaps", query={"labelSelector": None})
+    late = delay(stage)
     stage.faults.dropreply(verb="create", resource="configmaps", client="story*", times=1)
     stage.put("p", "1", labels={"parent": "yes"})
     follower = stage.follow(start=False)
-    seen = add_parent(follower, stage, generated=False)
+    controller, seen = add_parent(follower, stage, generated=False)
     stage.opened.enter_context(follower)
 
+    follower.until(controller.parked, "held back")
+    assert len(seen) == 1
+    late.remove()
     follower.until(lambda: len(seen) >= 2, "tried again")
 
     assert children(follower) == ["child"]
@@ -80,7 +94,7 @@ def test_an_answer_that_was_lost_leads_to_no_second_child(breakable: Stage) -> N
 
 def test_an_update_whose_answer_was_lost_is_not_done_twice(breakable: Stage) -> None:
     stage = breakable
-    stage.faults.delay(seconds=LATE, what="events", verb="watch", resource="configmaps")
+    late = stage.faults.delay(seconds=LATE, what="events", verb="watch", resource="configmaps")
     stage.faults.dropreply(verb="patch", resource="configmaps", client="story*", times=1)
     stage.put("counter", "0")
     follower = stage.follow(start=False)
@@ -92,8 +106,12 @@ def test_an_update_whose_answer_was_lost_is_not_done_twice(breakable: Stage) -> 
         if value == "0":
             follower.manager.client.patch(request.ref, {"data": {"v": "1"}}, field_manager="story")
 
-    follower.manager.add_controller("count", reconcile, primary=stage.configmaps(), retry=Backoff(0.01, 0.1))
+    controller = follower.manager.add_controller(
+        "count", reconcile, primary=stage.configmaps(), retry=Backoff(0.01, 0.1)
+    )
     stage.opened.enter_context(follower)
+    follower.until(controller.parked, "held back")
+    late.remove()
     follower.until(lambda: len(seen) >= 2, "tried again")
     settle(follower.manager)
 
@@ -105,7 +123,7 @@ def test_an_update_whose_answer_was_lost_is_not_done_twice(breakable: Stage) -> 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_deleted_object_is_not_deleted_again(breakable: Stage, lost: bool) -> None:
     stage = breakable
-    stage.faults.delay(seconds=LATE, what="events", verb="watch", resource="configmaps", query={"labelSelector": None})
+    late = delay(stage)
     if lost:
         stage.faults.dropreply(verb="delete", resource="configmaps", client="story*", times=1)
     stage.put("victim", "1")
@@ -119,12 +137,14 @@ def test_a_deleted_object_is_not_deleted_again(breakable: Stage, lost: bool) -> 
         if victim is not None:
             follower.manager.client.delete(victim.ref, uid=victim.uid)
 
-    follower.manager.add_controller(
+    controller = follower.manager.add_controller(
         "delete", reconcile, primary=stage.configmaps(label_selector="parent"), retry=Backoff(0.01, 0.1)
     )
     stage.opened.enter_context(follower)
-    stage.embedded.wait_request(verb="delete", resource="configmaps", client="story*")
+    follower.until(lambda: shown, "deleted")
     stage.put("p", "2", labels={"parent": "yes"})
+    follower.until(controller.parked, "held back")
+    late.remove()
     follower.until(lambda: len(shown) >= 2, "reconciled again")
     settle(follower.manager)
 
@@ -154,12 +174,12 @@ def test_a_cache_that_does_not_come_holds_one_key_back_and_nobody_else(breakable
     writes.set()
 
     controller.enqueue(stage.ref("held"))
-    stage.embedded.wait_request(verb="patch", resource="configmaps", client="story*")
+    stage.embedded.wait_request(verb="patch", resource="configmaps", client="story*", timeout=PATIENCE)
     controller.enqueue(stage.ref("held"))
     follower.until(controller.parked, "held back")
     controller.enqueue(stage.ref("other"))
     follower.until(lambda: looked == ["held", "other"], "the other is looked at")
-    assert controller.parked() == (stage.ref("held"),)
+    follower.until(lambda: controller.parked() == (stage.ref("held"),), "held back all the time")
     stage.faults.clear()
     follower.until(lambda: looked in (["held", "other", "held", "held"], ["held", "other", "held"]), "let go")
 
@@ -173,7 +193,7 @@ def test_what_was_written_can_be_waited_for(stage: Stage) -> None:
     follower.until_watching()
 
     version = stage.put("a", "1")
-    follower.lister.wait_seen(stage.ref("a"), version)
+    follower.lister.wait_seen(stage.ref("a"), version, timeout=PATIENCE)
 
     assert follower.values() == {"a": "1"}
     with pytest.raises(NotSeenError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,10 @@ def run(stage: Stage, follower: Follower) -> Callable[[], int]:
     return lambda: len(looked)
 
 
+def warnings_about_secrets(stage: Stage) -> Sequence[Any]:
+    return [line for line in stage.log.alarms() if "secrets" in str(line.get("resource"))]
+
+
 def test_a_kind_that_may_not_be_read_delays_nobody_and_syncs_when_it_may(stage: Stage) -> None:
     rights = Rights(stage)
     rights.deny_secrets()
@@ -70,12 +74,12 @@ def test_a_kind_that_may_not_be_read_delays_nobody_and_syncs_when_it_may(stage: 
     follower.until(lambda: follower.sets[1].state() == "forbidden", "forbidden")
     assert isinstance(follower.listers[1].problem(), ForbiddenError)
     assert not follower.listers[1].has_synced()
-    warnings = [line for line in stage.log.lines() if line["level"] == "warning"]
-    assert len([line for line in warnings if "secrets" in str(line.get("resource"))]) == 1
+    follower.until(lambda: len(warnings_about_secrets(stage)) == 1, "a warning")
 
     rights.allow_secrets()
     follower.until(lambda: looked() == 2, "the Secret is looked at")
 
+    follower.until_watching(0)
     follower.until_watching(1)
     assert follower.listers[1].problem() is None
     assert follower.states(0) == ("pending", "syncing", "synced", "watching")
@@ -111,4 +115,4 @@ def test_what_is_forbidden_for_ever_is_asked_for_seldom(breakable: Stage) -> Non
 
     at = [request.started for request in stage.lists()]
     assert all(later - earlier >= 0.25 * 0.95 for earlier, later in itertools.pairwise(at))
-    assert len([line for line in stage.log.lines() if line["level"] == "warning"]) == 1
+    assert len(stage.log.alarms()) == 1

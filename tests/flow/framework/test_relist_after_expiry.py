@@ -103,7 +103,7 @@ def test_unchanged_objects_cause_no_callback_and_no_reconcile(breakable: Stage) 
     seen: list[str] = []
     follower.manager.add_controller("look", lambda request: seen.append(request.ref.name), primary=stage.configmaps())
     stage.opened.enter_context(follower)
-    follower.until(lambda: len(seen) == MANY, "each is looked at once")
+    follower.until(lambda: len(seen) == len(told(follower)) == MANY, "each is looked at once")
     follower.forget()
 
     for round_ in range(2):

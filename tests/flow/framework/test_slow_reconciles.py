@@ -84,7 +84,7 @@ def test_who_comes_late_is_told_everything_that_is_there_and_each_change_once(st
     assert sorted(late) == sorted(f"c{number}" for number in range(KEYS))
     stage.put("c1", "once")
     follower.until_value("c1", "once")
-    assert late.count("c1") == 2
+    follower.until(lambda: late.count("c1") == 2, "told, once")
     registration.remove()
     registration.remove()
     stage.put("c1", "twice")
