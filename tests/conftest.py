@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from informers.clock import SystemClock
+
 if TYPE_CHECKING:
     from informers.testing.clock import FakeClock
     from informers.testing.envtest import Envtest
     from informers.testing.servers import Server
 
 # How long a thread that was told to end may take.
-PATIENCE = 5.0
+PATIENCE = 60.0
 ON_REAL = {"real", "envtest", "envtest_controllers"}
 
 # How long an example takes says how busy the machine is, how many are thrown away is chance; neither is a fault.
@@ -61,6 +63,20 @@ def no_thread_left() -> Iterator[None]:
             break
     alive = sorted(thread.name for thread in left if thread.is_alive())
     assert not alive, f"threads left behind: {', '.join(alive)}"
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], object]], None]:
+    """Wait until something holds that other threads bring about and nothing signals."""
+
+    def wait(holds: Callable[[], object]) -> None:
+        clock, tick = SystemClock(), threading.Event()
+        end = clock.monotonic() + PATIENCE
+        while not holds():
+            assert clock.monotonic() < end, f"not within {PATIENCE:g} s"
+            tick.wait(0.005)
+
+    return wait
 
 
 @pytest.fixture

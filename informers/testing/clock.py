@@ -80,7 +80,7 @@ class FakeClock:
         with self._changed:
             self._wall += timedelta(seconds=seconds)
 
-    def block_until_waiting(self, count: int = 1, *, due_in: float | None = None, timeout: float = 10.0) -> None:
+    def block_until_waiting(self, count: int = 1, *, due_in: float | None = None, timeout: float = 60.0) -> None:
         """Block (in real time) until at least `count` threads wait on this clock.
 
         With `due_in`, only those count that wait for a time at most so many seconds ahead.

@@ -19,7 +19,7 @@ _ASK_AGAIN: Final = 0.05
 _SHOWN: Final = 5
 
 
-def settle(manager: Manager, timeout: float = 30.0) -> None:
+def settle(manager: Manager, timeout: float = 60.0) -> None:
     """Block until informers show what the server has, queues are empty but for what is due later, and workers idle.
 
     What is forbidden or not served is not waited for. Raises `TimeoutError`, which tells what is still busy, after

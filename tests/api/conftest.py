@@ -139,7 +139,7 @@ class Server:
 
     def wait_asked(self, count: int) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.asked) >= count, 10)
+            assert self.changed.wait_for(lambda: len(self.asked) >= count, 60)
 
     def stop(self) -> None:
         self.over.set()
@@ -151,7 +151,7 @@ class Server:
                 with suppress(OSError):
                     socket.socket.shutdown(sock, socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
         assert not self.failed, self.failed
 

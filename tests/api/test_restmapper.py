@@ -70,7 +70,7 @@ class Fake:
             path = asked.target.partition("?")[0]
             if self.hold is not None and path == "/apis":
                 self.held.release()
-                assert self.hold.wait(10)
+                assert self.hold.wait(60)
             if path in self.broken:
                 connection.answer({"kind": "Status"}, status=self.broken[path])
             elif self.is_aggregated and path in {"/api", "/apis"} and AGGREGATED in asked.headers["accept"]:
@@ -320,11 +320,11 @@ def test_threads_that_ask_at_once_share_one_load(mapper: RESTMapper, fake: Fake,
     ]
     for thread in threads:
         thread.start()
-    assert fake.held.acquire(timeout=5)
+    assert fake.held.acquire(timeout=60)
 
     fake.hold.set()
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
 
     assert results == ["Pod"] * 8
     assert loads(server) == 1
@@ -420,19 +420,19 @@ class Runner:
 
     def __enter__(self) -> Self:
         self.thread.start()
-        assert self.changes.acquire(timeout=5)
+        assert self.changes.acquire(timeout=60)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop.set()
-        self.thread.join(5)
+        self.thread.join(60)
         assert not self.thread.is_alive()
 
 
 def wait_loaded(server: Server, clock: FakeClock, count: int) -> None:
     """Wait until the mapper has loaded so many times, and waits for the next time."""
     with server.changed:
-        assert server.changed.wait_for(lambda: loads(server) >= count, 5)
+        assert server.changed.wait_for(lambda: loads(server) >= count, 60)
     clock.block_until_waiting()
     assert loads(server) == count
 
@@ -449,7 +449,7 @@ def test_invalidated_mapper_reloads_at_once_looks_once_more_and_tells_of_changes
 
         fake.groups["new.io"] = {"v1": [served("news", "New")]}
         clock.advance(1)
-        assert running.changes.acquire(timeout=5)
+        assert running.changes.acquire(timeout=60)
         wait_loaded(server, clock, 3)
     assert mapper.resource(GVR("new.io", "v1", "news")).kind == "New"
     assert loads(server) == 3
@@ -488,7 +488,7 @@ def test_stale_group_is_asked_for_again_sooner(
         wait_loaded(server, clock, 1)
         fake.stale.clear()
         clock.advance(10)
-        assert running.changes.acquire(timeout=5)
+        assert running.changes.acquire(timeout=60)
         assert mapper.problems() == {}
 
 
@@ -512,11 +512,11 @@ def test_stop_ends_a_load_that_hangs(mapper: RESTMapper, fake: Fake, clock: Fake
     stop = Stop(clock)
     thread = threading.Thread(target=mapper.run, args=(stop,), name="run/mapper")
     thread.start()
-    assert fake.held.acquire(timeout=5)
+    assert fake.held.acquire(timeout=60)
 
     stop.set()
 
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
     fake.hold.set()
 

@@ -28,7 +28,7 @@ def answers(connection: Connection) -> None:
 
 
 def get(transport: Transport) -> Response:
-    return transport.request("GET", "/x", timeout=5)
+    return transport.request("GET", "/x", timeout=30)
 
 
 def test_server_is_verified_by_ca_data_or_file(serve: Serve, connect: Connect, certificates: Certificates) -> None:
@@ -169,12 +169,12 @@ def test_handshake_that_hangs_ends_by_the_deadline_and_by_cancel(serve: Serve, c
         except ConnectionLost as error:
             raised.append(error)
 
-    assert server.frozen.acquire(timeout=5)
+    assert server.frozen.acquire(timeout=60)
     thread = threading.Thread(target=ask, name="asker")
     thread.start()
-    assert server.frozen.acquire(timeout=5)
+    assert server.frozen.acquire(timeout=60)
     cancel.cancel()
-    thread.join(5)
+    thread.join(60)
     assert len(raised) == 1
 
 

@@ -143,12 +143,12 @@ class FakeServer:
     def wait_stream(self, count: int = 1) -> FakeStream:
         """Wait until that many watches were opened, and return the last of them."""
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.streams) >= count, 10), f"want {count} streams"
+            assert self._changed.wait_for(lambda: len(self.streams) >= count, 60), f"want {count} streams"
             return self.streams[count - 1]
 
     def wait_requests(self, verb: str, count: int) -> list[dict[str, str]]:
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.queries(verb)) >= count, 10), (verb, self.requests)
+            assert self._changed.wait_for(lambda: len(self.queries(verb)) >= count, 60), (verb, self.requests)
             return self.queries(verb)
 
     def queries(self, verb: str) -> list[dict[str, str]]:

@@ -48,7 +48,7 @@ def factory(server: FakeServer, mapper: FakeMapper, clock: FakeClock) -> Iterato
     made.start()
     yield made
     made.stop()
-    assert made.join(5) == []
+    assert made.join(60) == []
 
 
 class Woken:
@@ -65,7 +65,7 @@ class Woken:
 
     def wait(self, count: int) -> list[tuple[list[str], int]]:
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.calls) >= count, 10), self.calls
+            assert self._changed.wait_for(lambda: len(self.calls) >= count, 60), self.calls
             return list(self.calls)
 
 
@@ -74,7 +74,7 @@ def hold_list(server: FakeServer) -> threading.Event:
     go = threading.Event()
 
     def hold() -> None:
-        assert go.wait(10)
+        assert go.wait(60)
 
     server.list_faults.append(hold)
     return go
@@ -255,7 +255,7 @@ def test_the_body_goes_with_the_last_reference_and_the_informer_after_a_while(
     clock.block_until_waiting(due_in=600)
     clock.advance(600)
     with server._changed:
-        assert server._changed.wait_for(lambda: server.closed_streams == 1, 10)
+        assert server._changed.wait_for(lambda: server.closed_streams == 1, 60)
 
 
 def test_a_change_that_completing_brought_in_still_wakes_whom_its_event_wakes(

@@ -47,7 +47,7 @@ def factory(server: FakeServer, mapper: FakeMapper, clock: FakeClock) -> Iterato
     )
     yield made
     made.stop()
-    assert made.join(5) == []
+    assert made.join(60) == []
 
 
 def wait_for(informers: InformerSet, condition: Callable[[], bool]) -> None:
@@ -59,7 +59,7 @@ def wait_for(informers: InformerSet, condition: Callable[[], bool]) -> None:
 
     take_off = informers.on_change(wake)
     with changed:
-        assert changed.wait_for(condition, 10), (informers.state(), informers.problem())
+        assert changed.wait_for(condition, 60), (informers.state(), informers.problem())
     take_off()
 
 
@@ -95,7 +95,10 @@ def test_a_name_is_followed_once_it_resolves(factory: InformerFactory, server: F
 
 
 def test_a_name_that_comes_to_mean_another_version_is_read_from_the_old_one_until_the_new_one_has_synced(
-    factory: InformerFactory, server: FakeServer, mapper: FakeMapper
+    factory: InformerFactory,
+    server: FakeServer,
+    mapper: FakeMapper,
+    eventually: Callable[[Callable[[], object]], None],
 ) -> None:
     server.put("a")
     mapper.change(widgets())
@@ -108,7 +111,7 @@ def test_a_name_that_comes_to_mean_another_version_is_read_from_the_old_one_unti
     go = threading.Event()
 
     def hold() -> None:
-        assert go.wait(10)
+        assert go.wait(60)
 
     server.list_faults.append(hold)
     mapper.change(widgets(V2))
@@ -121,7 +124,7 @@ def test_a_name_that_comes_to_mean_another_version_is_read_from_the_old_one_unti
 
     wait_for(informers, lambda: informers.gvr() == V2)
     assert [obj.ref.gvr for obj in informers.lister().list()] == [V2]
-    assert seen == [(V1, True), (V2, True), (V1, False)]
+    eventually(lambda: seen == [(V1, True), (V2, True), (V1, False)])
 
 
 def test_a_name_that_means_nothing_any_more_keeps_its_informer_which_finds_out_by_itself(
@@ -137,7 +140,7 @@ def test_a_name_that_means_nothing_any_more_keeps_its_informer_which_finds_out_b
 
     mapper.change()
 
-    assert looked.wait(10)
+    assert looked.wait(60)
     assert informers.gvr() == V1
     assert isinstance(informers.problem(), UnknownKindError)
 
@@ -220,14 +223,18 @@ def test_a_released_set_is_told_nothing_while_others_go_on(factory: InformerFact
     one.release()
     server.put("a")
 
-    assert heard.wait(10)
+    assert heard.wait(60)
     assert told == []
     assert factory.sets() == (two,)
 
 
 @pytest.mark.parametrize("threads", [8])
 def test_handlers_added_from_many_threads_while_names_resolve_see_every_object_once(
-    factory: InformerFactory, server: FakeServer, mapper: FakeMapper, threads: int
+    factory: InformerFactory,
+    server: FakeServer,
+    mapper: FakeMapper,
+    threads: int,
+    eventually: Callable[[Callable[[], object]], None],
 ) -> None:
     for name in ("a", "b", "c"):
         server.put(name)
@@ -250,7 +257,7 @@ def test_handlers_added_from_many_threads_while_names_resolve_see_every_object_o
     registration = informers.add_handler(lambda delta: None)
     wait_for(informers, lambda: informers.has_synced() and registration.has_synced())
 
-    assert [sorted(told) for told in seen] == [["a", "b", "c"]] * threads
+    eventually(lambda: [sorted(told) for told in seen] == [["a", "b", "c"]] * threads)
 
 
 def test_a_namespace_that_cannot_be_one_is_an_error_and_leaves_nothing_behind(factory: InformerFactory) -> None:
@@ -315,7 +322,7 @@ def test_a_set_is_not_synced_while_a_namespace_that_may_be_listed_is_not(
     go = threading.Event()
 
     def hold() -> None:
-        assert go.wait(10)
+        assert go.wait(60)
 
     factory.start()
     informers = factory.follow(Selection(V1, namespaces=("bad",)))
@@ -343,7 +350,11 @@ def test_a_forbidden_namespace_is_one_informer_of_which_nothing_is_expected(
 
 
 def test_a_version_that_is_gone_is_given_up_although_the_next_one_may_not_be_listed(
-    factory: InformerFactory, server: FakeServer, mapper: FakeMapper, clock: FakeClock
+    factory: InformerFactory,
+    server: FakeServer,
+    mapper: FakeMapper,
+    clock: FakeClock,
+    eventually: Callable[[Callable[[], object]], None],
 ) -> None:
     server.put("a")
     mapper.change(widgets())
@@ -369,7 +380,7 @@ def test_a_version_that_is_gone_is_given_up_although_the_next_one_may_not_be_lis
             clock.advance(1.6)
 
     wait_for(informers, lambda: informers.gvr() == V2)
-    assert seen == [(V1, True), (V1, False)]
+    eventually(lambda: seen == [(V1, True), (V1, False)])
     assert informers.state() == "forbidden"
     with pytest.raises(NotSyncedError, match="v2 is forbidden"):
         informers.lister().list()
@@ -390,7 +401,7 @@ def test_a_name_that_comes_back_to_what_it_meant_goes_on_with_what_is_there(
     go = threading.Event()
 
     def hold() -> None:
-        assert go.wait(10)
+        assert go.wait(60)
 
     server.list_faults.append(hold)
     mapper.change(widgets(V2))
@@ -400,11 +411,10 @@ def test_a_name_that_comes_back_to_what_it_meant_goes_on_with_what_is_there(
     changes: list[str] = []
     informers.on_change(lambda: changes.append(informers.state()))
     stream.cut(ConnectionLost("cut"))
-    wait_for(informers, lambda: informers.state() == "synced")
+    wait_for(informers, lambda: "synced" in changes)
     go.set()
 
     assert informers.gvr() == V1
-    assert "synced" in changes
     assert [delta.ref.gvr for delta in seen] == [V1]
     assert len(first._on_change) == 1
     informers.release()

@@ -261,7 +261,7 @@ def test_waiting_for_a_version_ends_when_the_store_has_passed_it(
     for callback in writer.advance_callbacks():
         callback()
 
-    thread.join(10)
+    thread.join(60)
     assert done.is_set()
     assert writer.advance_callbacks() == ()
 
@@ -283,7 +283,7 @@ def test_waiting_for_a_version_ends_after_its_time_or_when_nothing_is_to_be_expe
     thread.start()
     clock.block_until_waiting()
     clock.advance(5.0)
-    thread.join(10)
+    thread.join(60)
     assert len(caught) == 1
 
     home.the_state = "unserved"

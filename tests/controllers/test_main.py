@@ -183,7 +183,7 @@ def test_a_module_that_is_no_controller_is_told(
 def test_a_console_script_of_this_name_is_installed() -> None:
     script = Path(sys.executable).with_name("k8s-copier")
 
-    ended = subprocess.run([script, "--version"], capture_output=True, text=True, check=True, timeout=30)
+    ended = subprocess.run([script, "--version"], capture_output=True, text=True, check=True, timeout=120)
 
     assert ended.stdout.startswith("k8s-copier ")
 
@@ -191,7 +191,7 @@ def test_a_console_script_of_this_name_is_installed() -> None:
 def run_copier(*words: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
     command = [sys.executable, "-m", "controllers", "copier", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -213,7 +213,7 @@ def test_a_signal_while_a_server_does_not_answer_at_the_start_ends_with_status_0
             connection, _ = silent.accept()  # it asks which kinds are served, and nobody answers
 
             process.send_signal(number)
-            _, told = process.communicate(timeout=20)
+            _, told = process.communicate(timeout=60)
         connection.close()
 
     assert process.returncode == 0

@@ -1129,14 +1129,14 @@ def test_a_reconcile_that_hangs_delays_neither_the_informer_nor_another_controll
 
     def hold(_request: Request) -> None:
         entered.set()
-        assert leave.wait(10)
+        assert leave.wait(60)
 
     stuck = world.controller(name="stuck")
     current = world.controller(name="current")
     world.answers = [hold]
     stuck.start()
     world.widgets.tell(None, obj("n0"))
-    assert entered.wait(10)
+    assert entered.wait(60)
 
     for number in range(10_000):
         world.widgets.tell(obj(f"n{number % 100}", rv=str(number)), obj(f"n{number % 100}", rv=str(number + 1)))
@@ -1144,7 +1144,7 @@ def test_a_reconcile_that_hangs_delays_neither_the_informer_nor_another_controll
     waiting = len(stuck.queue)
     leave.set()
     stuck.queue.shut_down(drain=True)
-    world.threads[0].join(10)
+    world.threads[0].join(60)
 
     assert len(seen) == 100
     assert waiting == 100
@@ -1164,10 +1164,10 @@ def test_workers_have_names_wait_for_the_gate_and_end_with_the_queue(world: Worl
     before = list(world.requests)
 
     world.widgets.become("watching")
-    assert done.wait(10)
+    assert done.wait(60)
     controller.stop()
     for thread in world.threads:
-        thread.join(10)
+        thread.join(60)
 
     assert before == []
     assert [thread.name for thread in world.threads] == ["worker/c-1", "worker/c-2"]
@@ -1183,7 +1183,7 @@ def test_workers_that_wait_for_the_gate_end_with_the_stop(world: World, clock: F
     world.stop.set()
     world.gate.signal()
 
-    world.threads[0].join(10)
+    world.threads[0].join(60)
     assert not world.threads[0].is_alive()
 
 
@@ -1192,13 +1192,13 @@ def test_a_key_is_never_in_two_workers_and_changes_meanwhile_lead_to_one_more(wo
 
     def hold(_request: Request) -> None:
         entered.set()
-        assert leave.wait(10)
+        assert leave.wait(60)
 
     controller = world.controller(workers=2)
     world.answers = [hold]
     controller.start()
     world.widgets.tell(None, obj(rv="1"))
-    assert entered.wait(10)
+    assert entered.wait(60)
 
     for number in range(2, 5):
         world.widgets.tell(obj(rv=str(number - 1)), obj(rv=str(number)))
@@ -1206,7 +1206,7 @@ def test_a_key_is_never_in_two_workers_and_changes_meanwhile_lead_to_one_more(wo
     leave.set()
     controller.queue.shut_down(drain=True)
     for thread in world.threads:
-        thread.join(10)
+        thread.join(60)
 
     assert during == 1
     assert len(world.requests) == 2
@@ -1227,7 +1227,7 @@ def test_every_line_inside_a_reconcile_names_it_and_none_after(world: World, clo
     controller.enqueue(B)
     controller.queue.shut_down(drain=True)
     for thread in world.threads:
-        thread.join(10)
+        thread.join(60)
 
     first, again, second, _ = found
     assert first == again

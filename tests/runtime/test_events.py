@@ -68,7 +68,7 @@ class FakeClient:
 
     def _take(self, verb: str, gvr: GVR, namespace: str, body: Mapping[str, Any], timeout: float | None) -> Object:
         if self.hold is not None:
-            assert self.hold.wait(10)
+            assert self.hold.wait(60)
         with self._changed:
             self.calls.append((verb, gvr, namespace, body))
             self.timeouts.append(timeout)
@@ -81,7 +81,7 @@ class FakeClient:
 
     def wait(self, count: int) -> list[tuple[str, GVR, str, Mapping[str, Any]]]:
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.calls) >= count, 10), f"only {len(self.calls)} calls came"
+            assert self._changed.wait_for(lambda: len(self.calls) >= count, 60), f"only {len(self.calls)} calls came"
             return list(self.calls)
 
 
@@ -138,7 +138,7 @@ class Recording:
             thread.join(0.05)
         self.clock.advance(10)
         for thread in self.threads:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
 
@@ -527,7 +527,7 @@ def test_what_is_buffered_at_the_stop_is_sent(clock: FakeClock) -> None:
 
     recording.recorder.stop()
     recording.client.hold.set()
-    recording.threads[0].join(10)
+    recording.threads[0].join(60)
 
     assert not recording.threads[0].is_alive(), "it ends as soon as all is sent"
     assert len(recording.client.calls) == 3
@@ -548,7 +548,7 @@ def test_what_failed_is_tried_again_within_2_s_of_the_stop(clock: FakeClock, mon
     clock.advance(1.5)
     recording.client.wait(2)
 
-    recording.threads[0].join(10)
+    recording.threads[0].join(60)
     assert not recording.threads[0].is_alive(), "it ends as soon as all is sent"
     assert dropped("stopped") == before
 
@@ -566,7 +566,7 @@ def test_what_cannot_be_sent_within_2_s_of_the_stop_is_dropped(clock: FakeClock)
     clock.block_until_waiting(due_in=2)
     clock.advance(2)
 
-    recording.threads[0].join(10)
+    recording.threads[0].join(60)
     assert not recording.threads[0].is_alive()
     assert dropped("stopped") == before + 1
 
@@ -582,7 +582,7 @@ def test_a_server_that_does_not_answer_holds_the_end_up_by_one_call(clock: FakeC
     recording.recorder.stop()
     clock.advance(2)
     recording.client.hold.set()
-    recording.threads[0].join(10)
+    recording.threads[0].join(60)
 
     assert not recording.threads[0].is_alive()
     assert len(recording.client.calls) <= 1

@@ -65,8 +65,8 @@ class Recording:
     def rest(self) -> None:
         """Block until all that was said is sent or dropped."""
         while any(len(recorder) for recorder in self._recorders):
-            self.clock.block_until_waiting(timeout=30)
-        self.clock.block_until_waiting(timeout=30)
+            self.clock.block_until_waiting(timeout=60)
+        self.clock.block_until_waiting(timeout=60)
 
     def events(self, gvr: GVR = NEW, *, namespace: str = "") -> list[Object]:
         return list(self.client.list(gvr, namespace=namespace or self.server.namespace))
@@ -78,7 +78,7 @@ class Recording:
             thread.join(0.05)
         self.clock.advance(10)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
         self._opened.close()
 

@@ -61,7 +61,7 @@ class Waiter:
         return self._thread.is_alive()
 
     def join(self) -> bool:
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         return self.found[0]
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ class Running:
         self.manager.stop("the test is over")
         return self.join()
 
-    def join(self, timeout: float = 10.0) -> BaseException | None:
+    def join(self, timeout: float = 60.0) -> BaseException | None:
         self._thread.join(timeout)
         assert not self._thread.is_alive(), "run() does not return"
         return self.error
@@ -150,32 +150,36 @@ def test_a_controller_does_not_start_before_every_required_cache_is_filled(api: 
     assert all(synced)
 
 
-def test_own_writes_are_seen_before_the_next_reconcile(api: APIServer) -> None:
+def test_own_writes_are_seen_before_the_next_reconcile(
+    api: APIServer, eventually: Callable[[Callable[[], object]], None]
+) -> None:
     """The watch lags; whoever asks for a reconcile meanwhile gets it with the write in the cache."""
     manager = manager_of(api)
     lister = manager.lister(CONFIGMAPS)
     written: list[str] = []
-    wrote = threading.Event()
+    writes = threading.Event()
 
     def reconcile(request: Request) -> Result:
         found = lister.find(request.ref)
-        if found is not None and request.ref.name == "x" and "seen" not in found.annotations:
+        if writes.is_set() and found is not None and "seen" not in found.annotations:
             patch = {"metadata": {"annotations": {"seen": "yes"}}}
             written.append(manager.client.patch(request.ref, patch, field_manager="test").resource_version)
-            wrote.set()
         return Result()
 
     controller = manager.add_controller("c", reconcile, primary=CONFIGMAPS)
     with running(manager):
-        settle(manager)
-        api.faults().add({"match": {"resource": "configmaps", "verb": "watch"}, "do": "DELAY", "seconds": 0.3,
-                          "what": "events", "existing": True})  # fmt: skip
         ref = create(manager, "x")
-        assert wrote.wait(10)
+        settle(manager)
+        api.faults().add({"match": {"resource": "configmaps", "verb": "watch"}, "do": "DELAY", "seconds": 60,
+                          "what": "events", "existing": True})  # fmt: skip
+        writes.set()
+        controller.enqueue(ref)
+        eventually(lambda: written)
         for _ in range(5):
             controller.enqueue(ref)
-        settle(manager)
+        eventually(controller.parked)
         api.faults().clear()
+        settle(manager)
 
     assert len(written) == 1
 
@@ -290,7 +294,7 @@ def test_a_new_kind_is_known_soon_after_its_definition(api: APIServer) -> None:
         synced = threading.Event()
         (informers,) = [one for one in manager.informers()[""] if one.selection.resource == "gizmos.example.com"]
         informers.on_change(lambda: synced.set() if informers.has_synced() else None)
-        assert informers.has_synced() or synced.wait(10)
+        assert informers.has_synced() or synced.wait(60)
         body: dict[str, Any] = {"apiVersion": "example.com/v1", "kind": "Gizmo", "metadata": {"name": "g"}}
         ref = manager.client.create(gizmos, body, namespace="default", field_manager="test").ref
         settle(manager)
@@ -392,7 +396,7 @@ def test_what_the_stop_itself_cuts_off_is_no_failure(api: APIServer) -> None:
 
     manager.add_runnable("side", read)
     found = Running(manager)
-    api.wait_request(resource="secrets", verb="get")
+    api.wait_request(resource="secrets", verb="get", timeout=60)
 
     error = found.end()
     api.faults().clear()
@@ -439,7 +443,7 @@ def test_a_stop_that_is_faster_than_discovery_is_no_error(api: APIServer, monkey
 
     def late(cluster: str) -> None:
         entered.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         discover(cluster)
 
     monkeypatch.setattr(manager, "_discover", late)
@@ -451,7 +455,7 @@ def test_a_stop_that_is_faster_than_discovery_is_no_error(api: APIServer, monkey
 
     monkeypatch.setattr(manager._factories[""], "stop", stop)
     found = Running(manager)
-    assert entered.wait(10)
+    assert entered.wait(60)
 
     assert found.end() is None
 
@@ -493,7 +497,7 @@ def test_a_reconcile_in_flight_finishes_and_waiting_keys_are_dropped(api: APISer
 
     def reconcile(request: Request) -> Result:
         entered.set()
-        assert leave.wait(10)
+        assert leave.wait(60)
         seen.append(request.ref.name)
         return Result()
 
@@ -501,12 +505,12 @@ def test_a_reconcile_in_flight_finishes_and_waiting_keys_are_dropped(api: APISer
     for name in ("a", "b", "c"):
         create(manager, name)
     found = Running(manager)
-    assert entered.wait(10)
+    assert entered.wait(60)
 
     manager.stop()
     stopping = threading.Event()
     manager._stop.on_set(stopping.set)
-    assert stopping.wait(10)
+    assert stopping.wait(60)
     leave.set()
 
     assert found.join() is None
@@ -521,19 +525,19 @@ def test_what_a_reconcile_says_while_the_program_stops_is_still_sent(api: APISer
     def reconcile(request: Request) -> Result:
         if request.ref == ref:
             entered.set()
-            assert leave.wait(10)
+            assert leave.wait(60)
             manager.events.event(ref, type="Normal", reason="Last", note="said at the end")
         return Result()
 
     manager.add_controller("c", reconcile, primary=CONFIGMAPS)
     ref = create(manager, "says-last")
     found = Running(manager)
-    assert entered.wait(10)
+    assert entered.wait(60)
 
     manager.stop()
     stopping = threading.Event()
     manager._stop.on_set(stopping.set)
-    assert stopping.wait(10)
+    assert stopping.wait(60)
     leave.set()
 
     assert found.join() is None
@@ -546,11 +550,11 @@ def test_what_still_runs_after_the_grace_is_named_and_raised(api: APIServer, cap
 
     def hang(_stop: Stop) -> None:
         entered.set()
-        assert leave.wait(10)
+        assert leave.wait(60)
 
     manager.add_runnable("stuck", hang)
     found = Running(manager)
-    assert entered.wait(10)
+    assert entered.wait(60)
 
     error = found.end()
     leave.set()
@@ -574,8 +578,8 @@ def test_a_read_in_flight_is_cut_at_the_stop(api: APIServer) -> None:
     manager.add_controller("c", reconcile, primary=CONFIGMAPS)
     api.faults().add({"match": {"resource": "secrets", "verb": "get"}, "do": "FREEZE"})
     found = Running(manager)
-    assert reading.wait(10)
-    api.wait_request(resource="secrets", verb="get")
+    assert reading.wait(60)
+    api.wait_request(resource="secrets", verb="get", timeout=60)
 
     error = found.end()
     api.faults().clear()
@@ -590,7 +594,7 @@ def test_stopping_does_not_wait_for_a_server_that_says_nothing() -> None:
         manager = Manager(Clusters.of({"": ClientConfig(server=f"http://127.0.0.1:{port}")}), name="test")
         manager.add_controller("c", Nothing(), primary=["configmaps", SECRETS])
         found = Running(manager)
-        readable, _, _ = select.select([silent], [], [], 10)
+        readable, _, _ = select.select([silent], [], [], 60)
         assert readable
 
         assert found.end() is None
@@ -680,7 +684,7 @@ IMPORT = """
 
 
 def test_nothing_happens_at_import() -> None:
-    subprocess.run([sys.executable, "-c", textwrap.dedent(IMPORT)], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", textwrap.dedent(IMPORT)], check=True, timeout=120)
 
 
 # Signals, in a process of its own.
@@ -738,7 +742,7 @@ class Program:
         self._process.send_signal(number)
 
     def end(self) -> tuple[int, str, str]:
-        out, err = self._process.communicate(timeout=20)
+        out, err = self._process.communicate(timeout=60)
         return self._process.returncode, out, err
 
 

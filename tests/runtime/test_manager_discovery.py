@@ -52,14 +52,14 @@ def test_a_kind_that_comes_between_the_first_load_and_the_first_list_of_definiti
         try:
             (followed,) = [one for one in informers()[""] if one.selection.resource == "gizmos"]
             followed.on_change(lambda: changed.set() if followed.state() != "pending" else None)
-            assert followed.state() != "pending" or changed.wait(10), "the first load"
-            api.wait_request(verb="list", resource="customresourcedefinitions")
+            assert followed.state() != "pending" or changed.wait(60), "the first load"
+            api.wait_request(verb="list", resource="customresourcedefinitions", timeout=60)
             api.define(GIZMOS)
 
             synced = threading.Event()
             followed.on_change(lambda: synced.set() if lister.has_synced() else None)
-            assert lister.has_synced() or synced.wait(15), "the next reload without a hint is a minute away"
+            assert lister.has_synced() or synced.wait(40), "the next reload without a hint is a minute away"
         finally:
             manager.stop()
-            thread.join(15)
+            thread.join(60)
     assert not thread.is_alive()

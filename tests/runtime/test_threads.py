@@ -20,7 +20,7 @@ class Ends:
 
 
 def wait_for(event: threading.Event) -> None:
-    assert event.wait(10)
+    assert event.wait(60)
 
 
 def test_a_thread_has_its_name_and_its_end_is_told(clock: FakeClock) -> None:
@@ -82,7 +82,7 @@ def test_waiting_names_those_that_go_on_after_its_time(clock: FakeClock) -> None
     clock.block_until_waiting()
 
     clock.advance(5)
-    waiter.join(10)
+    waiter.join(60)
     names = set(ends.threads.names())
     leave.set()
     ends.threads.wait("work", 10)

@@ -53,7 +53,7 @@ def test_messages_come_in_order_and_wake_who_waits() -> None:
         thread.start()
         inbox.put(2)
         inbox.put(3)
-        thread.join(10)
+        thread.join(60)
 
     assert found == [1, 2, 3]
 

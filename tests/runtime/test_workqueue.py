@@ -62,7 +62,7 @@ class Worker:
         self._finished.put(self.got[0])
 
     def join(self) -> Item | None:
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive(), "the worker still waits"
         return self.got[0]
 
@@ -197,7 +197,7 @@ def test_draining_waits_until_all_is_taken_and_given_back(queue: WorkQueue, cloc
     assert drainer.is_alive()
     queue.done(B)
 
-    drainer.join(10)
+    drainer.join(60)
     assert not drainer.is_alive()
 
 
@@ -323,7 +323,7 @@ def test_the_worker_that_watches_the_time_hands_the_watch_over_when_it_gets_a_ke
     clock.block_until_waiting(2)
 
     queue.add(B)
-    finished.get(timeout=10)
+    finished.get(timeout=60)
     clock.block_until_waiting(1, due_in=100)
     clock.advance(100)
 
@@ -381,7 +381,7 @@ def test_adding_many_wakes_as_many_workers_as_there_are_keys(queue: WorkQueue, c
 
     queue.add_many([A, B])
     for _ in range(2):
-        finished.get(timeout=10)
+        finished.get(timeout=60)
 
     clock.block_until_waiting(1)
     queue.shut_down()
@@ -407,7 +407,7 @@ def test_adding_many_wakes_no_more_workers_than_there_are_keys() -> None:
 
     queue.add_many([A, B])
     for _ in range(2):
-        finished.get(timeout=10)
+        finished.get(timeout=60)
     counting.block_until_waiting(3)
     woken = counting.woken
     queue.shut_down()

@@ -247,5 +247,5 @@ def test_shutdown_at_any_moment_of_a_hand_over_leaves_no_thread_waiting() -> Non
         barrier.wait()
         queue.shut_down(drain=True)
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()

@@ -14,7 +14,7 @@ import pytest
 
 from informers.testing.apiserver import APIServer
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class Answer:

@@ -27,6 +27,7 @@ from informers.testing.apiserver.tokens import TokenError, parse_token
 
 monotonic = SystemClock().monotonic
 MAPS = "/api/v1/namespaces/default/configmaps"
+SOON = 10.0  # what takes milliseconds, on a busy machine
 Start = Callable[..., "tuple[subprocess.Popen[str], dict[str, Any]]"]
 
 
@@ -83,10 +84,10 @@ class TestProgram:
 
         begin = monotonic()
         process.send_signal(signal.SIGTERM)
-        output, errors = process.communicate(timeout=5)
+        output, errors = process.communicate(timeout=60)
 
         sock.close()
-        assert monotonic() - begin < 1
+        assert monotonic() - begin < SOON
         assert (process.returncode, output, errors) == (0, "", "")
         assert ready["ready"] is True
         assert ready["pid"] == process.pid
@@ -127,7 +128,7 @@ class TestProgram:
 
         get(ready["url"], "/version")
 
-        deadline = monotonic() + 5
+        deadline = monotonic() + 60
         while not (text := (tmp_path / "log").read_text()):
             assert monotonic() < deadline
         assert " GET /version 200 " in text
@@ -259,7 +260,7 @@ class TestTokens:
         headers = {"Authorization": "Bearer good"}
         watch = api.watch(f"{MAPS}?watch=1", headers)
 
-        deadline = monotonic() + 5
+        deadline = monotonic() + 60
         while api.ask("GET", MAPS, headers=headers).status != 401:
             assert monotonic() < deadline
         api.server.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}})
@@ -313,7 +314,7 @@ class TestTLS:
                 pass
             begin = monotonic()
             server.close()
-            assert monotonic() - begin < 1
+            assert monotonic() - begin < SOON
 
 
 class TestConnections:

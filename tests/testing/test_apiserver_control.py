@@ -165,7 +165,7 @@ def test_history_expires(api: Any) -> None:
 
 def test_streams_are_closed(api: Any) -> None:
     watch = api.watch(f"{MAPS}?watch=1")
-    api.server.wait_request(verb="watch", status=200)
+    api.server.wait_request(verb="watch", status=200, timeout=60)
 
     answer = api.control("POST", "/_close", {"match": {"resource": "configmaps"}, "how": "FIN"})
 
@@ -204,7 +204,7 @@ def test_tokens_are_made_and_revoked(api: Any, tmp_path: Path) -> None:
 def test_state_counts(api: Any) -> None:
     api.server.put(config_map("a"))
     api.watch(f"{MAPS}?watch=1")
-    api.server.wait_request(verb="watch", status=200)
+    api.server.wait_request(verb="watch", status=200, timeout=60)
 
     state = api.control("GET", "/_state").body
 

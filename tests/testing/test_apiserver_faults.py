@@ -17,6 +17,7 @@ monotonic = SystemClock().monotonic
 MAPS = "/api/v1/namespaces/default/configmaps"
 WATCH = f"{MAPS}?watch=1"
 QUIET = 0.3  # how long nothing must come before we believe that nothing comes
+SOON = 10.0  # what takes milliseconds, on a busy machine
 
 
 def config_map(name: str, namespace: str = "default", **more: Any) -> dict[str, Any]:
@@ -100,7 +101,7 @@ class TestAim:
         api.server.faults().status(code=503, for_=0.2)
         assert api.ask("GET", MAPS).status == 503
 
-        deadline = monotonic() + 5
+        deadline = monotonic() + 60
         while api.ask("GET", MAPS).status == 503:
             assert monotonic() < deadline
 
@@ -123,7 +124,7 @@ class TestAim:
 
         api.ask("GET", MAPS)
 
-        entry = api.server.wait_request(ended="done")
+        entry = api.server.wait_request(ended="done", timeout=60)
         assert (entry.fault, entry.status) == ("STATUS+DELAY", 503)
 
     @pytest.mark.parametrize(
@@ -170,7 +171,7 @@ class TestAnswers:
         api.server.faults().freeze(verb="list", times=1)
         sock = raw_watch(api, MAPS)
 
-        api.server.wait_request(verb="list")
+        api.server.wait_request(verb="list", timeout=60)
 
         assert is_silent(sock)
         assert api.ask("GET", MAPS).status == 200
@@ -222,7 +223,7 @@ class TestAnswers:
         answer = api.ask("GET", f"{MAPS}/a")
 
         assert answer.body["data"]["k"] == "v" * 2000
-        assert 0.4 < monotonic() - start < 3
+        assert monotonic() - start > 0.4
 
     def test_split_body_is_whole(self, api: Any) -> None:
         api.server.put(config_map("a", data={"k": "äöü€😀"}))
@@ -327,7 +328,7 @@ class TestReplica:
         answer = api.ask("GET", f"{MAPS}?resourceVersion={now}")
 
         assert answer.body["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
-        assert monotonic() - start < 1
+        assert monotonic() - start < 3  # a real one waits that long before it says so
         assert api.ask("GET", MAPS).status == 200
 
     def test_watch_waits_for_the_replica(self, api: Any) -> None:
@@ -335,7 +336,7 @@ class TestReplica:
         watch = api.watch(WATCH)
         api.server.put(config_map("a"))
         other = api.watch(f"{WATCH}&fieldSelector=metadata.name%3Da")
-        assert api.server.wait_request(verb="watch", count=2, status=200)
+        assert api.server.wait_request(verb="watch", count=2, status=200, timeout=60)
 
         fault.remove()
         api.server.faults().clear()
@@ -360,7 +361,7 @@ class TestStreams:
     def test_fault_can_act_on_streams_that_are_open(self, api: Any) -> None:
         sock = raw_watch(api)
         other = api.watch(WATCH)
-        api.server.wait_request(verb="watch", count=2, status=200)
+        api.server.wait_request(verb="watch", count=2, status=200, timeout=60)
 
         api.server.faults().rst(at="stream", existing=True, client="raw/*")
 
@@ -392,7 +393,7 @@ class TestStreams:
     def test_line_is_cut(self, api: Any) -> None:
         api.server.faults().trunc(bytes=20, existing=True, resource="configmaps")
         sock = raw_watch(api)
-        api.server.wait_request(verb="watch", status=200)
+        api.server.wait_request(verb="watch", status=200, timeout=60)
 
         api.server.put(config_map("a"))
 
@@ -489,18 +490,18 @@ class TestStreams:
         assert receive_all(sock).split(b"\r\n\r\n", 1)[1].startswith(b'5\r\n{"typ\r\n')
 
     def test_events_can_be_held_back(self, api: Any) -> None:
-        api.server.faults().delay(seconds=0.4, what="events", resource="configmaps")
+        api.server.faults().delay(seconds=1.5, what="events", resource="configmaps")
         watch = api.watch(WATCH)
         start = monotonic()
 
         api.server.put(config_map("a"), config_map("b"))
 
         assert watch.names(2) == ["ADDED a", "ADDED b"]
-        assert 0.4 <= monotonic() - start < 0.75
+        assert 1.5 <= monotonic() - start < 3  # both at the same time, not one after the other
 
     def test_an_event_that_is_held_back_comes_when_the_fault_goes(self, api: Any) -> None:
         watch = api.watch(WATCH)
-        api.server.wait_request(verb="watch", status=200)
+        api.server.wait_request(verb="watch", status=200, timeout=60)
 
         with api.server.faults().delay(seconds=60, what="events", existing=True):
             api.server.put(config_map("a"))
@@ -509,7 +510,7 @@ class TestStreams:
 
     def test_tables_come_while_the_fault_holds(self, api: Any) -> None:
         watch = api.watch(WATCH)
-        api.server.wait_request(verb="watch", status=200)
+        api.server.wait_request(verb="watch", status=200, timeout=60)
 
         with api.server.faults().table(existing=True):
             api.server.put(config_map("a"))
@@ -532,12 +533,12 @@ class TestStreams:
     def test_headers_can_wait_for_the_first_event(self, api: Any) -> None:
         api.server.faults().holdhdr(seconds=60)
         sock = raw_watch(api)
-        api.server.wait_request(verb="watch", status=200)
+        api.server.wait_request(verb="watch", status=200, timeout=60)
         sock.settimeout(QUIET)
         with pytest.raises(TimeoutError):
             sock.recv(1)
 
-        sock.settimeout(10)
+        sock.settimeout(60)
         api.server.put(config_map("a"))
 
         assert receive_until(sock, b'"name":"a"').startswith(b"HTTP/1.1 200 OK")
@@ -560,7 +561,7 @@ class TestStreams:
 
     def test_streams_can_be_closed_now(self, api: Any) -> None:
         watch, sock = api.watch(WATCH), raw_watch(api)
-        api.server.wait_request(verb="watch", count=2, status=200)
+        api.server.wait_request(verb="watch", count=2, status=200, timeout=60)
 
         assert api.server.faults().close("RST", client="raw/*") == 1
         assert api.server.faults().close(client="tester/*") == 1
@@ -579,7 +580,7 @@ def test_refused_connections_come_back_on_the_same_port(api: Any) -> None:
     assert receive_all(sock) == b""
     with pytest.raises(ConnectionRefusedError):
         api.socket()
-    deadline = monotonic() + 5
+    deadline = monotonic() + 60
     while True:
         api.connection.close()
         try:
@@ -602,9 +603,9 @@ def test_server_closes_at_once_whatever_faults_hold(start: Any) -> None:
         raw_watch(api, path)
     sock = api.socket()
     sock.sendall(f"DELETE {MAPS} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-    api.server.wait_request(count=4)
+    api.server.wait_request(count=4, timeout=60)
     begin = monotonic()
 
     api.server.close()
 
-    assert monotonic() - begin < 1
+    assert monotonic() - begin < SOON

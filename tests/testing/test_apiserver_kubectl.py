@@ -204,7 +204,7 @@ def test_changes_are_followed(kubectl: Kubectl) -> None:
     ) as watching:
         assert watching.stdout is not None
         assert watching.stdout.readline() == "v\n"
-        kubectl.server.wait_request(verb="watch", status=200, timeout=20)
+        kubectl.server.wait_request(verb="watch", status=200, timeout=60)
 
         kubectl.run("patch", "cm", "one", "-p", '{"data":{"k":"w"}}')
 

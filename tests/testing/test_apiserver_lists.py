@@ -129,7 +129,7 @@ def test_version_that_does_not_come_is_too_large(api: Any) -> None:
 
     answer = api.ask("GET", f"{MAPS}?resourceVersion=999999")
 
-    assert 2.5 < monotonic() - start < 6
+    assert monotonic() - start > 2.5
     assert (answer.status, answer.reason) == (504, "Timeout")
     assert answer.body["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
     assert answer.headers["Retry-After"] == "1"
@@ -238,9 +238,9 @@ def test_objects_behind_the_api_can_be_read(api: Any) -> None:
 def test_list_that_waits_for_a_version_does_not_hold_up_the_end(api: Any) -> None:
     sock = api.socket()
     sock.sendall(f"GET {MAPS}?resourceVersion=999999 HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-    api.server.wait_request(verb="list")
+    api.server.wait_request(verb="list", timeout=60)
     begin = monotonic()
 
     api.server.close()
 
-    assert monotonic() - begin < 1
+    assert monotonic() - begin < 3  # the time that it would wait

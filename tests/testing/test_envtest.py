@@ -136,7 +136,7 @@ def test_history_before_a_compaction_is_gone_after_a_restart(real: Server, envte
     envtest.restart()
 
     with wire.stream(path, query=[("watch", "true"), ("resourceVersion", before)]) as watch:
-        line = next(iter(watch.lines(silence=5.0)))
+        line = next(iter(watch.lines(silence=60.0)))
     assert b'"type":"ERROR"' in line
     assert b'"code":410' in line
 
@@ -157,11 +157,11 @@ def test_controllers_clean_up_namespaces_and_make_pods(envtest_controllers: Envt
     assert made.status == 201, made.body
 
     with wire.stream("/api/v1/namespaces/worked/pods", query=[("watch", "true")]) as pods:
-        assert next(iter(pods.lines(silence=30.0))).startswith(b'{"type":"ADDED"')
+        assert next(iter(pods.lines(silence=100.0))).startswith(b'{"type":"ADDED"')
     query = [("watch", "true"), ("fieldSelector", "metadata.name=worked")]
     with wire.stream("/api/v1/namespaces", query=query) as namespaces:
         wire.request("DELETE", "/api/v1/namespaces/worked")
-        assert any(line.startswith(b'{"type":"DELETED"') for line in namespaces.lines(silence=30.0))
+        assert any(line.startswith(b'{"type":"DELETED"') for line in namespaces.lines(silence=100.0))
 
 
 RUN = """
@@ -187,7 +187,7 @@ def test_a_run_that_is_killed_leaves_no_process(envtest: Envtest) -> None:
         run.kill()
 
     for handle in handles:
-        ended, _, _ = select.select([handle], [], [], 10.0)
+        ended, _, _ = select.select([handle], [], [], 60.0)
         assert ended == [handle]
         os.close(handle)
     shutil.rmtree(directory)

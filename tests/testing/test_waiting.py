@@ -34,7 +34,7 @@ def running(manager: Manager) -> Iterator[None]:
     thread.start()
     yield
     manager.stop()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -99,13 +99,13 @@ def test_a_worker_that_is_busy_is_named(api: APIServer) -> None:
 
     def reconcile(_request: Request) -> Result:
         entered.set()
-        assert leave.wait(20)
+        assert leave.wait(60)
         return Result()
 
     manager.add_controller("busy", reconcile, primary=CONFIGMAPS)
     put(api, "x")
     with running(manager):
-        assert entered.wait(20)
+        assert entered.wait(60)
         with pytest.raises(TimeoutError, match=r"not settled after 0\.1 s: busy has 0 keys waiting, or is at one"):
             settle(manager, 0.1)
         leave.set()
@@ -134,7 +134,7 @@ def test_a_parked_key_is_named(api: APIServer) -> None:
     controller = manager.add_controller("c", reconcile, primary=CONFIGMAPS)
     put(api, "x")
     with running(manager):
-        assert parked.wait(20)
+        assert parked.wait(60)
         with pytest.raises(TimeoutError, match=r"c waits for a cache to show|c has"):
             settle(manager, 0.2)
 
@@ -157,14 +157,14 @@ def test_handlers_that_are_still_being_told_are_waited_for(api: APIServer) -> No
     def map_slowly(obj: Object) -> list[ObjectRef]:
         if obj.ref == X:
             entered.set()
-            assert leave.wait(20)
+            assert leave.wait(60)
         return []
 
     manager.add_controller("c", lambda _: None, primary=[], watches={CONFIGMAPS: map_slowly})
     with running(manager):
         settle(manager, 20)
         put(api, "x")
-        assert entered.wait(20)
+        assert entered.wait(60)
         with pytest.raises(TimeoutError, match=r"configmaps\.v1 is telling its handlers"):
             settle(manager, 0.3)
         leave.set()

@@ -98,7 +98,7 @@ def test_a_stream_that_fell_silent_is_replaced(embedded_story: Story) -> None:
     story.until(lambda: program.lines("in sync"), "copied, and the copy was seen")
     # Nothing happens now, so what comes on a stream is a bookmark: by these a silent stream is told from a quiet one.
     before = received(story)
-    story.until(lambda: all(received(story).get(n, 0) > count for n, count in before.items()), "all have bookmarks")
+    story.until(lambda: all(count > before.get(n, 0) for n, count in received(story).items()), "all have bookmarks")
 
     with server.faults().freeze(at="stream", existing=True, **WATCHES):
         story.configmap("s", data={"k": "2"})

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def test_a_guarded_kind_is_a_target_only_in_its_full_form(story: Story, target: str, cause: str) -> None:
     program = story.start(f"--target={target}")
 
-    assert program.process.wait(30) == 2
+    assert program.process.wait(60) == 2
     last = program.log.read_text().splitlines()[-1]
     assert last.startswith(f"k8s-copier: --target: {target} is a kind that gives power over others")
     assert cause in last
@@ -36,7 +36,7 @@ def test_an_ambiguous_target_is_told_with_its_candidates(story: Story) -> None:
 
     program = story.start(f"--target={plural}")
 
-    assert program.process.wait(30) == 2
+    assert program.process.wait(60) == 2
     last = program.log.read_text().splitlines()[-1]
     assert all(f"{plural}.v1.{group}" in last for group in groups)
     for each in crds:
@@ -89,7 +89,7 @@ def test_a_signal_ends_it_with_status_0(story: Story, number: int) -> None:
 
     program.process.send_signal(number)
 
-    assert program.process.wait(10) == 0
+    assert program.process.wait(60) == 0
 
 
 def test_a_misspelt_target_is_told_with_near_names(story: Story) -> None:
