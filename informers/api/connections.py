@@ -1,4 +1,4 @@
-"""Open connections to one API server, through TLS and proxies. The one module that knows sockets and TLS.
+"""Open connections to one API server, through TLS and proxies. The one module that knows sockets.
 
 Opening one ends by its time, whatever it waits for, and any thread can end it at once, then or later: `Wire.shut()`.
 
@@ -14,22 +14,22 @@ import logging
 import os
 import select
 import socket
-import ssl  # noqa: TID251 - this is the module that knows TLS
-import tempfile
+import ssl  # noqa: TID251 - one of the two modules that know TLS
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from informers import metrics
 from informers.api.calls import Cancel, NotSent
+from informers.api.execplugins import ClientCertificate
 from informers.api.http1 import FramingError, build_head, read_head
 from informers.api.kubeconfig import ClientConfig
 from informers.api.proxies import Proxy, find_proxy
-from informers.clock import SystemClock
+from informers.api.tls import TLSContexts
+from informers.clock import Clock, SystemClock
 from informers.logs import fields
-from informers.meta.errors import ConfigError, ConnectError
+from informers.meta.errors import ConnectError
 
 _log = logging.getLogger(__name__)
 
@@ -39,24 +39,48 @@ _connections = metrics.gauge("informers_connections_open", "Connections to API s
 
 
 class Dialer:
-    """Opens connections to one server: addresses, proxy, TLS. One TLS context for all of them."""
+    """Opens connections to one server: addresses, proxy, TLS. One TLS context for all, until its files change."""
 
-    def __init__(self, config: ClientConfig, *, cluster: str) -> None:
+    def __init__(self, config: ClientConfig, *, cluster: str, clock: Clock) -> None:
         parts = urlsplit(config.server)
         self._cluster = cluster
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._name = config.server_name or self._host
-        self._tls = _tls_context(config) if parts.scheme == "https" else None
+        self._tls = TLSContexts(config, cluster=cluster, clock=clock) if parts.scheme == "https" else None
         self._is_strict = config.strict_x509
         self._proxy = find_proxy(config, parts.scheme, self._host, self._port)
         self._proxy_tls = ssl.create_default_context() if self._proxy and self._proxy.is_https else None
         if config.insecure and self._tls is not None:
             _log.warning("TLS certificates are not verified", extra=fields(server=config.server, cluster=cluster))
 
-    def dial(self, seconds: float, cancel: Cancel) -> Wire:
-        """Connect within `seconds`; raise `ConnectError`, `NotSent`, or `ConnectionLost` when cancelled."""
+    def epoch(self, shown: ClientCertificate | None = None) -> int:
+        """Return a number that is higher once certificates have changed: older connections are not used again then."""
+        return 0 if self._tls is None else self._tls.current(shown).number
+
+    def look_again(self, epoch: int) -> bool:
+        """Look whether certificate files have changed since `epoch`, as what they hold was refused."""
+        return self._tls is not None and self._tls.look_again(epoch)
+
+    def dial(self, seconds: float, cancel: Cancel, shown: ClientCertificate | None = None) -> Wire:
+        """Connect within `seconds`; raise `ConnectError`, `NotSent`, or `ConnectionLost` when cancelled.
+
+        `shown` is a certificate that takes the place of the configured one. When the server's certificate is refused
+        and the files have changed since they were read, it is tried once more with what they hold now.
+        """
         until = _Countdown(seconds)
+        epoch = self.epoch(shown)
+        try:
+            return self._dial(until, cancel, shown)
+        except _RefusedError as refused:
+            if not self.look_again(epoch):
+                raise ConnectError(str(refused)) from refused.__cause__
+        try:
+            return self._dial(until, cancel, shown)
+        except _RefusedError as refused:
+            raise ConnectError(str(refused)) from refused.__cause__
+
+    def _dial(self, until: _Countdown, cancel: Cancel, shown: ClientCertificate | None) -> Wire:
         host, port = (self._proxy.host, self._proxy.port) if self._proxy else (self._host, self._port)
         place = f"{host}:{port}" if ":" not in host else f"[{host}]:{port}"
         if self._proxy:
@@ -70,13 +94,17 @@ class Dialer:
             msg = f"cannot connect to {place}: {reason_of(error)}"
             raise ConnectError(msg) from error
         is_ready = False
+        is_inner = self._proxy is None
         try:
             if self._proxy:
                 if self._proxy_tls is not None:
                     self._secure(wire, self._proxy_tls, self._proxy.host, until, cancel)
                 self._tunnel(wire, self._proxy, until)
+            is_inner = True
             if self._tls is not None:
-                self._secure(wire, self._tls, self._name, until, cancel)
+                made = self._tls.current(shown)
+                wire.epoch = made.number
+                self._secure(wire, made.context, self._name, until, cancel)
             is_ready = True
             return wire
         except TimeoutError as error:
@@ -84,7 +112,8 @@ class Dialer:
             raise NotSent(msg) from error
         except ssl.SSLError as error:
             msg = f"TLS with {place} failed: {self._tls_reason(error)}"
-            raise ConnectError(msg) from error
+            kind = _RefusedError if is_inner and isinstance(error, ssl.SSLCertVerificationError) else ConnectError
+            raise kind(msg) from error
         except (OSError, FramingError) as error:
             msg = f"cannot connect through {place}: {reason_of(error)}"
             raise ConnectError(msg) from error
@@ -144,6 +173,10 @@ class Dialer:
                 f"{error.verify_message}: the certificate fails strict X.509 checks, which strict_x509=False leaves out"
             )
         return error.verify_message
+
+
+class _RefusedError(Exception):
+    """The server's certificate is not one that we trust."""
 
 
 def _connect_socket(wire: Wire, address: Any, until: _Countdown, cancel: Cancel) -> None:
@@ -227,62 +260,6 @@ class _Countdown:
         return self._until - self._clock.monotonic()
 
 
-def _tls_context(config: ClientConfig) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    if config.insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    else:
-        # The same on every version of Python, whose defaults differ here. Any certificate given is trusted as a root.
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        if config.strict_x509:
-            context.verify_flags |= ssl.VERIFY_X509_STRICT
-        else:
-            context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        _load_ca(context, config)
-    if config.cert_data or config.cert_file:
-        _load_client_certificate(context, config)
-    return context
-
-
-def _load_ca(context: ssl.SSLContext, config: ClientConfig) -> None:
-    if not config.ca_data and not config.ca_file:
-        context.load_default_certs()
-        return
-    try:
-        if config.ca_data:
-            context.load_verify_locations(cadata=config.ca_data.decode("ascii", "replace"))
-        else:
-            context.load_verify_locations(cafile=config.ca_file)
-    except (OSError, ValueError) as error:
-        what = config.ca_file or "certificate-authority-data"
-        msg = f"{config.source}: certificate authority {what}: {reason_of(error)}"
-        raise ConfigError(msg) from None
-
-
-def _load_client_certificate(context: ssl.SSLContext, config: ClientConfig) -> None:
-    # The ssl module takes keys from files only; ours stand there, for us alone, no longer than it reads them.
-    try:
-        with tempfile.TemporaryDirectory(prefix="kube-informers-") as folder:
-            cert = _as_file(config.cert_data, config.cert_file, Path(folder) / "cert")
-            key = _as_file(config.key_data, config.key_file, Path(folder) / "key")
-            context.load_cert_chain(cert, key, password=lambda: "")  # without one it would ask on the terminal
-    except (OSError, ValueError) as error:
-        what = config.cert_file or "client-certificate-data"
-        msg = f"{config.source}: client certificate {what} and its key: {reason_of(error)}"
-        raise ConfigError(msg) from None
-
-
-def _as_file(data: bytes, path: str, temporary: Path) -> str:
-    if not data:
-        return path
-    temporary.touch(mode=0o600)
-    temporary.write_bytes(data)
-    return str(temporary)
-
-
 class Wire:
     """One connection. One thread uses it; any thread may shut it."""
 
@@ -297,6 +274,7 @@ class Wire:
         self.uses = 0
         self.sent = 0  # bytes of the present request
         self.idle_since = 0.0
+        self.epoch = 0  # which certificates it was opened with
         _connections.add(cluster=cluster)
 
     @property

@@ -1,7 +1,7 @@
 """Keep connections open between requests: one for each thread, and none that has been idle for a minute.
 
-No thread watches them: whoever uses the transport in any way closes what has been idle for too long, so what a silent
-program keeps is at most one connection for each thread that it had.
+No thread watches them: whoever uses the transport in any way closes what has been idle for too long, and so does the
+manager's main thread now and then, for the program in which nothing happens.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ class KeptConnections:
         self._lock = threading.Lock()  # guards _idle and _is_closed
         self._idle: dict[int, Wire] = {}  # by thread; whoever takes one out owns it
         self._is_closed = False
+        self._epoch = 0
 
-    def take(self) -> Wire | None:
-        """Take this thread's connection, if there is one that still lives."""
-        self.close_stale()
+    def take(self, epoch: int = 0) -> Wire | None:
+        """Take this thread's connection, if there is one that still lives and was opened in `epoch` or later."""
+        self.close_stale(epoch)
         with self._lock:
             wire = self._idle.pop(threading.get_ident(), None)
         if wire is not None and wire.is_readable():
@@ -40,17 +41,23 @@ class KeptConnections:
         wire.uses += 1
         wire.idle_since = self._clock.monotonic()
         with self._lock:
-            old = wire if self._is_closed else self._idle.get(threading.get_ident())
-            if not self._is_closed:
+            is_kept = not self._is_closed and wire.epoch >= self._epoch
+            old = self._idle.get(threading.get_ident()) if is_kept else wire
+            if is_kept:
                 self._idle[threading.get_ident()] = wire
         if old is not None:
             old.close()
 
-    def close_stale(self) -> None:
-        """Close what has been idle for too long, of threads that have ended too."""
+    def close_stale(self, epoch: int = 0) -> None:
+        """Close what has been idle for too long or was opened before `epoch`, of threads that have ended too."""
         now = self._clock.monotonic()
         with self._lock:
-            stale = [ident for ident, wire in self._idle.items() if now - wire.idle_since > _IDLE_LIMIT]
+            self._epoch = max(self._epoch, epoch)
+            stale = [
+                ident
+                for ident, wire in self._idle.items()
+                if now - wire.idle_since > _IDLE_LIMIT or wire.epoch < self._epoch
+            ]
             wires = [self._idle.pop(ident) for ident in stale]
         for wire in wires:
             wire.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,9 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from informers.meta.errors import ConfigError, printable
+
+EXEC_VERSIONS: Final = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+_EXEC_EXTENSION: Final = "client.authentication.k8s.io/exec"
 
 _SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 _HOST: Final = "KUBERNETES_SERVICE_HOST"
@@ -34,11 +38,25 @@ class Impersonation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExecPlugin:
+    """A program that says who we are; arguments and environment may hold secrets and are left out of the `repr`."""
+
+    command: str
+    args: tuple[str, ...] = field(default=(), repr=False)
+    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    api_version: str = EXEC_VERSIONS[0]
+    install_hint: str = ""
+    provide_cluster_info: bool = False
+    cluster_extension: str = field(default="", repr=False)  # JSON, for the plugin alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
     """Where a cluster is and who we are there; credentials are left out of its `repr`.
 
     Data (`ca_data`, `cert_data`, `key_data`: PEM) wins over the file of the same purpose. A `token_file` wins over
-    `token` and is read again from time to time. An empty `proxy_url` means: as the environment says.
+    `token` and is read again from time to time, as are certificate files. An empty `proxy_url` means: as the
+    environment says. A program (`exec`) is asked only where no other credential is given.
     Raises `ConfigError` when `server` or `proxy_url` is not a usable URL, or parts do not fit together.
     """
 
@@ -59,6 +77,7 @@ class ClientConfig:
     server_name: str = ""
     proxy_url: str = field(default="", repr=False)
     impersonation: Impersonation = Impersonation()
+    exec: ExecPlugin | None = None
     source: str = "configuration"
 
     def __post_init__(self) -> None:
@@ -270,13 +289,7 @@ class Kubeconfig:
         context = self._context(name)
         cluster = self._referred(context, "cluster", self._clusters)
         user = self._referred(context, "user", self._users)
-        for key in ("exec", "auth-provider"):
-            if user.value.get(key):
-                msg = (
-                    f"{user.what}: {key} is not supported; supported are token, tokenFile, client-certificate "
-                    "with client-key, and username with password"
-                )
-                raise ConfigError(msg)
+        _refuse_auth_provider(user)
         server = cluster.text("server")
         if not server:
             msg = f"{cluster.what}: server is empty"
@@ -303,6 +316,7 @@ class Kubeconfig:
             server_name=cluster.text("tls-server-name"),
             proxy_url=cluster.text("proxy-url"),
             impersonation=_impersonation(user),
+            exec=_exec_plugin(user, cluster),
             source=context.what,
         )
 
@@ -420,6 +434,83 @@ def _impersonation(user: _Entry) -> Impersonation:
             raise ConfigError(msg)
         pairs += [(key, value) for value in values]
     return Impersonation(user.text("as"), user.texts("as-groups"), user.text("as-uid"), tuple(pairs))
+
+
+def _refuse_auth_provider(user: _Entry) -> None:
+    found = user.value.get("auth-provider")
+    if not found:
+        return
+    name = found.get("name") if isinstance(found, dict) else None
+    shown = f" {printable(name, limit=40)}" if isinstance(name, str) else ""
+    msg = (
+        f"{user.what}: auth-provider{shown} is not supported, as kubectl has not supported it since 1.26: use the exec "
+        "plugin that took its place; supported are exec, token, tokenFile, client-certificate with client-key, and "
+        "username with password"
+    )
+    raise ConfigError(msg)
+
+
+def _exec_plugin(user: _Entry, cluster: _Entry) -> ExecPlugin | None:
+    value = user.value.get("exec")
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        msg = f"{user.what}: exec must be a mapping, found {_kind_of(value)}"
+        raise ConfigError(msg)
+    found = _Entry(user.path, value, f"{user.what}: exec")
+    command, version = found.text("command"), found.text("apiVersion")
+    if not command or "\0" in command:
+        msg = f"{found.what}: command is empty"
+        raise ConfigError(msg)
+    if version not in EXEC_VERSIONS:
+        msg = f"{found.what}: apiVersion: want {' or '.join(EXEC_VERSIONS)}, found {printable(version, limit=80)!r}"
+        raise ConfigError(msg)
+    if found.text("interactiveMode") == "Always":
+        msg = f"{found.what}: interactiveMode is Always, but nobody is there to answer: want Never or IfAvailable"
+        raise ConfigError(msg)
+    args = found.texts("args")
+    pairs = _exec_environment(found)
+    if not all(
+        is_unicode(text) and "\0" not in text for text in (command, *args, *(t for pair in pairs for t in pair))
+    ):
+        msg = f"{found.what}: command, args and env must be text without NUL"
+        raise ConfigError(msg)
+    if "/" in command:
+        command = str(found.path.parent.absolute() / command)  # as kubectl takes it: from the kubeconfig's folder
+    return ExecPlugin(
+        command=command,
+        args=args,
+        env=pairs,
+        api_version=version,
+        install_hint=found.text("installHint"),
+        provide_cluster_info=found.flag("provideClusterInfo"),
+        cluster_extension=_exec_extension(cluster),
+    )
+
+
+def _exec_environment(found: _Entry) -> tuple[tuple[str, str], ...]:
+    items = found.value.get("env")
+    pairs: list[tuple[str, str]] = []
+    for item in items or () if isinstance(items, list | None) else (None,):
+        name, value = (item.get("name"), item.get("value", "")) if isinstance(item, dict) else (None, None)
+        if not isinstance(name, str) or not name or "=" in name or not isinstance(value, str):
+            msg = f"{found.what}: env must be a list of name and value, both text"
+            raise ConfigError(msg)
+        pairs.append((name, value))
+    return tuple(pairs)
+
+
+def _exec_extension(cluster: _Entry) -> str:
+    """Return what the cluster has to tell plugins, as JSON; `""` if there is nothing."""
+    items = cluster.value.get("extensions")
+    for item in items if isinstance(items, list) else ():
+        if isinstance(item, dict) and item.get("name") == _EXEC_EXTENSION:
+            try:
+                return json.dumps(item.get("extension"))
+            except (TypeError, ValueError, RecursionError):
+                msg = f"{cluster.what}: extension {_EXEC_EXTENSION} is not JSON"
+                raise ConfigError(msg) from None
+    return ""
 
 
 def _check_token_file(path: str, user: _Entry) -> None:

@@ -22,7 +22,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from informers import metrics
 from informers.api.calls import NOT_CARRIED_OUT, Cancel, NotSent, OutcomeUnknown, Response
 from informers.api.connections import Dialer, Wire
-from informers.api.credentials import Credentials
+from informers.api.credentials import Credential, Credentials
 from informers.api.exchange import Call, ask, check_media_type, error_of, retry_after_of, translated, was_unanswered
 from informers.api.http1 import CutError, build_head
 from informers.api.kept import KeptConnections
@@ -72,7 +72,7 @@ class Transport:
         self.config = config
         self._line_limit = line_limit
         self._credentials = Credentials(config, cluster=cluster, clock=self.clock)
-        self._dialer = Dialer(config, cluster=cluster)
+        self._dialer = Dialer(config, cluster=cluster, clock=self.clock)
         self._gate = Gate(clock=self.clock, max_inflight=max_inflight, qps=qps, burst=burst)
         self._warnings = Throttle(self.clock, period=3600.0)
         self._base = urlsplit(config.server).path.rstrip("/")
@@ -177,15 +177,16 @@ class Transport:
         until = self.clock.monotonic() + min(deadline, _FOR_EVER)
         try:
             with translated(call.what, cancel):
-                known = self._credentials.newest()
+                renewal = _Renewal(self._credentials, self._dialer)
                 while True:
-                    credential = self._credentials.current()
-                    opened = self._open(call, credential.authorization, silence, until, cancel)
+                    credential = self._credentials.current(until, cancel)
+                    opened = self._open(call, credential, silence, until, cancel)
+                    status = 200 if isinstance(opened, Stream) else opened.status
+                    if renewal.helps(status, credential, until, cancel):
+                        continue
                     if isinstance(opened, Stream):
                         return opened
-                    if opened.status != 401 or not self._credentials.renew(credential, known=known):
-                        raise error_of(opened, call, retry_after_of(opened, self.clock))
-                    known = -1
+                    raise error_of(opened, call, retry_after_of(opened, self.clock))
         except TransportError:
             _requests.add(cluster=self.cluster, verb=call.verb, code="error")
             raise
@@ -201,8 +202,13 @@ class Transport:
         for cancel in reads:
             cancel.cancel()
 
+    def tidy(self) -> None:
+        """Do what is due though nobody asks anything: close idle connections, look at certificate files."""
+        self._kept.close_stale(self._dialer.epoch())
+
     def close(self) -> None:
-        """Close idle connections; those in use are closed when their answer has come."""
+        """Close idle connections, those in use when their answer has come; end a program that makes credentials."""
+        self._credentials.close()
         self._kept.close()
 
     def _request(self, call: Call, deadline: float, cancel: Cancel, *, unlimited: bool) -> Response:
@@ -216,17 +222,16 @@ class Transport:
             raise error from doubt.cause
 
     def _answer(self, call: Call, deadline: float, cancel: Cancel, doubt: _Doubt, *, unlimited: bool) -> Response:
-        known = self._credentials.newest()
+        renewal = _Renewal(self._credentials, self._dialer)
         repeats = 0
         while True:
-            credential = self._credentials.current()
-            response = self._turn(call, credential.authorization, deadline, cancel, doubt, unlimited=unlimited)
+            credential = self._credentials.current(deadline, cancel)
+            response = self._turn(call, credential, deadline, cancel, doubt, unlimited=unlimited)
+            if renewal.helps(response.status, credential, deadline, cancel):
+                continue
             if response.status < 300:
                 self._log_warnings(response, call)
                 return _checked(response, call)
-            if response.status == 401 and self._credentials.renew(credential, known=known):
-                known = -1  # once
-                continue
             retry_after = retry_after_of(response, self.clock)
             error = error_of(response, call, retry_after)
             if retry_after is None or not (response.status == 429 or response.status >= 500) or is_too_large(error):
@@ -241,11 +246,11 @@ class Transport:
             cancel.wait(self.clock, wait)
 
     def _turn(
-        self, call: Call, authorization: str, deadline: float, cancel: Cancel, doubt: _Doubt, *, unlimited: bool
+        self, call: Call, credential: Credential, deadline: float, cancel: Cancel, doubt: _Doubt, *, unlimited: bool
     ) -> Response:
         """Wait for a turn at the gate, then exchange request and answer once."""
         if unlimited:
-            return self._exchange(call, authorization, deadline, cancel, doubt)
+            return self._exchange(call, credential, deadline, cancel, doubt)
         cancel.attach(self._gate.wake)
         if not self._gate.enter(deadline, cancel.is_cancelled):
             cancel.attach(self._gate.wake)  # raises if that was why
@@ -253,7 +258,7 @@ class Transport:
             raise NotSent(msg)
         was_answered = False
         try:
-            response = self._exchange(call, authorization, deadline, cancel, doubt)
+            response = self._exchange(call, credential, deadline, cancel, doubt)
             was_answered = response.status != 429
             wait = None if was_answered else retry_after_of(response, self.clock)
             if wait is not None:
@@ -262,9 +267,9 @@ class Transport:
         finally:
             self._gate.leave(was_answered=was_answered)
 
-    def _exchange(self, call: Call, authorization: str, deadline: float, cancel: Cancel, doubt: _Doubt) -> Response:
-        head = self._head(call, authorization)
-        wire = self._kept.take()
+    def _exchange(self, call: Call, credential: Credential, deadline: float, cancel: Cancel, doubt: _Doubt) -> Response:
+        head = self._head(call, credential.authorization)
+        wire = self._kept.take(self._dialer.epoch(credential.certificate))
         if wire is not None:
             try:
                 return self._exchange_on(wire, call, head, deadline, cancel)
@@ -272,7 +277,7 @@ class Transport:
                 _log.debug("kept-alive connection was closed")
                 if wire.sent:
                     doubt.cause = OutcomeUnknown("sent before, on a connection that was closed without an answer")
-        wire = self._dialer.dial(self._left(deadline), cancel)
+        wire = self._dialer.dial(self._left(deadline), cancel, credential.certificate)
         return self._exchange_on(wire, call, head, deadline, cancel)
 
     def _exchange_on(self, wire: Wire, call: Call, head: bytes, deadline: float, cancel: Cancel) -> Response:
@@ -301,9 +306,11 @@ class Transport:
         _requests.add(cluster=self.cluster, verb=call.verb, code=str(answer.head.status))
         return Response(answer.head.status, answer.head.headers, data.getvalue())
 
-    def _open(self, call: Call, authorization: str, silence: float, until: float, cancel: Cancel) -> Stream | Response:
+    def _open(
+        self, call: Call, credential: Credential, silence: float, until: float, cancel: Cancel
+    ) -> Stream | Response:
         """Open a connection and ask for a stream; return it, or the whole answer that refuses it."""
-        wire = self._dialer.dial(min(self._left(until), _CONNECT_LIMIT), cancel)
+        wire = self._dialer.dial(min(self._left(until), _CONNECT_LIMIT), cancel, credential.certificate)
         is_open = False
         try:
             cancel.attach(wire.shut)
@@ -313,7 +320,7 @@ class Transport:
                 self._kept.close_stale()  # also in a program that only watches
                 return min(silence, self._left(until)) if stream is None else stream.receive_timeout()
 
-            answer = ask(wire, call, self._head(call, authorization), timeout=timeout)
+            answer = ask(wire, call, self._head(call, credential.authorization), timeout=timeout)
             _requests.add(cluster=self.cluster, verb=call.verb, code=str(answer.head.status))
             if answer.head.status != 200:
                 until = min(until, self.clock.monotonic() + _REFUSAL_LIMIT)
@@ -392,6 +399,29 @@ class Transport:
                     "the API server warns",
                     extra=fields(warning=text, about=str(call.ref or call.where), verb=call.verb, cluster=self.cluster),
                 )
+
+
+class _Renewal:
+    """Whether the answer to a call is worth asking again, once, with credentials made anew."""
+
+    def __init__(self, credentials: Credentials, dialer: Dialer) -> None:
+        self._credentials = credentials
+        self._dialer = dialer
+        self._known = credentials.newest()
+        self._epoch = dialer.epoch()
+        self._is_used = False
+
+    def helps(self, status: int, credential: Credential, deadline: float, cancel: Cancel) -> bool:
+        """Note an answer; after the first 401, make credentials anew and tell whether there is anything new."""
+        if status != 401:
+            self._credentials.accept(credential)
+            return False
+        if self._is_used:
+            return False
+        self._is_used = True
+        has_token = self._credentials.renew(credential, known=self._known, deadline=deadline, cancel=cancel)
+        # An API server takes any certificate, and answers 401 to one that has expired.
+        return self._dialer.look_again(self._epoch) or has_token
 
 
 @dataclass(slots=True)

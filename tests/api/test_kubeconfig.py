@@ -11,7 +11,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from informers.api.kubeconfig import ClientConfig, Impersonation, load_in_cluster, load_kubeconfig
+from informers.api.kubeconfig import ClientConfig, ExecPlugin, Impersonation, load_in_cluster, load_kubeconfig
 from informers.meta.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -142,6 +142,41 @@ def test_of_several_files_the_first_wins_and_parts_may_come_from_different_ones(
     assert (config.server, config.token) == ("https://127.0.0.1:6443", "two")
 
 
+EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "command": "login"}
+
+
+def test_exec_plugin_is_read_with_what_the_cluster_has_to_tell_it(write: Write, tmp_path: Path) -> None:
+    extension = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}}
+    plugin = {
+        **EXEC,
+        "command": "bin/login",
+        "args": ["--for", S3CRET],
+        "env": [{"name": "PASSWORD", "value": S3CRET}],
+        "installHint": "get it there",
+        "provideClusterInfo": True,
+        "interactiveMode": "IfAvailable",
+    }
+
+    config = loaded(write(kubeconfig(cluster={"extensions": [extension]}, user={"exec": plugin})))
+
+    assert config.exec == ExecPlugin(
+        command=str(tmp_path / "bin/login"),
+        args=("--for", S3CRET),
+        env=(("PASSWORD", S3CRET),),
+        install_hint="get it there",
+        provide_cluster_info=True,
+        cluster_extension='{"audience": "a"}',
+    )
+    assert S3CRET not in repr(config)
+
+
+def test_exec_plugin_without_a_folder_is_looked_for_in_path(write: Write) -> None:
+    config = loaded(write(kubeconfig(user={"exec": EXEC})))
+
+    assert config.exec is not None
+    assert (config.exec.command, config.exec.provide_cluster_info) == ("login", False)
+
+
 BROKEN: list[tuple[object, str]] = [
     ("", "config: is empty"),
     ("a: [", "config: is not YAML at line 1"),
@@ -182,8 +217,20 @@ BROKEN: list[tuple[object, str]] = [
     (kubeconfig(user={"token": f"{S3CRET}\nx"}), "context dev: token holds characters that no token has"),
     (kubeconfig(user={"token": [S3CRET]}), "user u: token must be text, found a list"),
     (kubeconfig(user={"tokenFile": "no-such"}), "user u: tokenFile: token file .*no-such: No such file"),
-    (kubeconfig(user={"exec": {"command": "x"}}), "user u: exec is not supported; supported are token"),
-    (kubeconfig(user={"auth-provider": {"name": "x"}}), "user u: auth-provider is not supported"),
+    (kubeconfig(user={"exec": "x"}), "user u: exec must be a mapping, found text"),
+    (kubeconfig(user={"exec": {**EXEC, "command": ""}}), "user u: exec: command is empty"),
+    (
+        kubeconfig(user={"exec": {**EXEC, "apiVersion": "client.authentication.k8s.io/v1alpha1"}}),
+        r"user u: exec: apiVersion: want client.authentication.k8s.io/v1 or .*/v1beta1, found '.*/v1alpha1'",
+    ),
+    (kubeconfig(user={"exec": {"command": "x"}}), "user u: exec: apiVersion: want .*, found ''"),
+    (kubeconfig(user={"exec": {**EXEC, "interactiveMode": "Always"}}), "exec: interactiveMode is Always, but nobody"),
+    (kubeconfig(user={"exec": {**EXEC, "args": S3CRET}}), "user u: exec: args must be a list"),
+    (kubeconfig(user={"exec": {**EXEC, "args": [f"{S3CRET}\0"]}}), "exec: command, args and env must be text"),
+    (kubeconfig(user={"exec": {**EXEC, "env": {"A": S3CRET}}}), "exec: env must be a list of name and value"),
+    (kubeconfig(user={"exec": {**EXEC, "env": [{"name": "A", "value": 7}]}}), "exec: env must be a list of name"),
+    (kubeconfig(user={"auth-provider": {"name": "gcp"}}), "user u: auth-provider gcp is not supported, .* exec"),
+    (kubeconfig(user={"auth-provider": {"config": {"id-token": S3CRET}}}), "user u: auth-provider is not supported"),
     (kubeconfig(user={"username": "a", "password": f"{S3CRET}\ud800"}), "context dev: password holds half of a char"),
     (kubeconfig(user={"as": f"{S3CRET}\nX: y"}), "context dev: as, as-groups, as-uid and as-user-extra must not"),
     (kubeconfig(user={"as": "a", "as-user-extra": {"k": [f"{S3CRET}\x7f"]}}), "context dev: as, as-groups"),
