@@ -300,7 +300,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def certificate_maker(tmp_path: Path) -> Callable[..., Certificates]:
     """Make certificates of the test's own."""
 
-    def make(**options: bool) -> Certificates:
-        return make_certificates(tmp_path, **options)
+    def make(*, folder: Path = tmp_path, **options: bool) -> Certificates:
+        return make_certificates(folder, **options)
 
     return make
