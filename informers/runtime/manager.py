@@ -70,6 +70,7 @@ _DISCOVERY: Final = "discovery"
 _EVENTS_GRACE: Final = 4.0  # 2 s to send, and one call that was begun then
 _CACHE_GRACE: Final = 5.0  # for threads whose sockets were cut
 _CUT_AGAIN: Final = 0.5
+_TIDY: Final = 15.0  # how often the main thread, which has nothing else to do, looks after idle connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,8 +417,11 @@ class Manager:
     def _supervise(self) -> BaseException | None:
         """Wait for what ends the program; return its error, None if there is none."""
         while True:
-            message = self._inbox.wait()
+            message = self._inbox.wait_for(_TIDY)
             match message:
+                case None:
+                    for transport in self._transports.values():
+                        transport.tidy()
                 case _StopWanted():
                     _log.info("stopping", extra=fields(reason=message.reason))
                     return None

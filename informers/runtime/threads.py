@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import select
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -69,6 +70,17 @@ class Inbox(Generic[T]):
             with suppress(Empty):
                 return self._messages.get_nowait()
             os.read(self._pipe[0], 4096)
+
+    def wait_for(self, seconds: float) -> T | None:
+        """Return the next message, or None when `seconds` (real ones) have passed. Only inside `opened()`."""
+        assert self._pipe is not None
+        if (message := self.take()) is not None:
+            return message
+        poller = select.poll()
+        poller.register(self._pipe[0], select.POLLIN)
+        if poller.poll(seconds * 1000):
+            os.read(self._pipe[0], 4096)
+        return self.take()
 
     def take(self) -> T | None:
         """Return the next message, or None; never blocks."""

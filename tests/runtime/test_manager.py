@@ -28,6 +28,7 @@ from informers.meta.resources import GVR, ObjectRef
 from informers.runtime.manager import Manager
 from informers.runtime.reconciler import Request, Result
 from informers.testing.apiserver import APIServer
+from informers.testing.clock import FakeClock
 from informers.testing.waiting import settle
 
 CONFIGMAPS = GVR("", "v1", "configmaps")
@@ -816,3 +817,27 @@ def test_a_program_without_texts_uses_no_discovery(api: APIServer) -> None:
         settle(manager)
 
     assert [one.path for one in api.requests()[since:] if one.verb in {"discovery", "openapi"}] == []
+
+
+def test_idle_connections_are_closed_though_nothing_happens(
+    api: APIServer, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("informers.runtime.manager._TIDY", 0.01)
+    manager = Manager(Clusters.load(str(api.kubeconfig)), name="idle", clock=clock, tune_gc=False)
+    (transport,) = manager._transports.values()
+    with running(manager):
+        list(manager.client.list(CONFIGMAPS))
+        before = len(transport._kept._idle)
+        looked = threading.Semaphore(0)
+        tidy = transport.tidy
+
+        def told() -> None:
+            tidy()
+            looked.release()
+
+        monkeypatch.setattr(transport, "tidy", told)
+        clock.advance(61)
+        assert looked.acquire(timeout=20)
+        assert looked.acquire(timeout=20)  # the first may have begun before
+
+        assert (before, len(transport._kept._idle)) == (1, 0)

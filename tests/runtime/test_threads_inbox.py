@@ -96,3 +96,18 @@ def test_no_signal_is_missed_while_other_threads_are_busy(tmp_path: Path) -> Non
     done = subprocess.run([sys.executable, program, "300"], capture_output=True, text=True, timeout=100, check=False)
 
     assert done.stdout == "all seen\n", done.stderr
+
+
+def test_wait_that_has_an_end_returns_a_message_or_nothing() -> None:
+    inbox: Inbox[int] = Inbox()
+    with inbox.opened():
+        nothing = inbox.wait_for(0.001)
+        inbox.put(1)
+        there_already = inbox.wait_for(60)
+        inbox.wait_for(0)  # the byte of a message that was taken without waiting wakes once for nothing
+        thread = threading.Thread(target=inbox.put, args=(2,))
+        thread.start()
+        came = inbox.wait_for(60)
+        thread.join()
+
+    assert (nothing, there_already, came) == (None, 1, 2)
