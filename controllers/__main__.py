@@ -121,8 +121,20 @@ def build_manager(program: str, options: Mapping[str, Any]) -> informers.Manager
     )
     watch = informers.WatchOptions(**given(timeout="watch_timeout", silence="watch_silence"))
     return informers.Manager(
-        clusters, name=program, watch=watch, **given(shutdown_grace="shutdown_grace", dry_run="dry_run")
+        clusters,
+        name=program,
+        http=_http_options(options),
+        watch=watch,
+        **given(shutdown_grace="shutdown_grace", dry_run="dry_run"),
     )
+
+
+def _http_options(options: Mapping[str, Any]) -> informers.HTTPOptions | None:
+    """Return where health is served: where the flag says, else in a pod where probes expect it, else nowhere."""
+    if "http_address" not in options:
+        return None
+    address = options["http_address"] or (":8080" if informers.Clusters.in_pod() else "off")
+    return None if address == "off" else informers.HTTPOptions(address)
 
 
 def _end(program: str, error: informers.InformersError, *, status: int) -> int:

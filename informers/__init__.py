@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from informers.meta.resources import GVK, GVR, ObjectRef, Resource
     from informers.runtime.controller import Controller, MapFunc, Predicate
     from informers.runtime.events import EventRecorder
+    from informers.runtime.health import HTTPOptions
     from informers.runtime.manager import Manager
     from informers.runtime.reconciler import Reconcile, Request, Result
 
@@ -133,6 +134,7 @@ _HOMES = {
     "informers.meta.resources": ("GVK", "GVR", "ObjectRef", "Resource"),
     "informers.runtime.controller": ("Controller", "MapFunc", "Predicate"),
     "informers.runtime.events": ("EventRecorder",),
+    "informers.runtime.health": ("HTTPOptions",),
     "informers.runtime.manager": ("Manager",),
     "informers.runtime.reconciler": ("Reconcile", "Request", "Result"),
 }
@@ -164,6 +166,7 @@ __all__ = [
     "Fence",
     "FlagParser",
     "ForbiddenError",
+    "HTTPOptions",
     "IndexFunc",
     "InformersError",
     "InvalidError",

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, Final, NoReturn
 
+from informers.meta.addresses import parse_address
 from informers.meta.errors import ConfigError, printable
 
 _TRUE: Final = frozenset({"1", "t", "T", "true", "True", "TRUE"})
@@ -178,6 +179,12 @@ class FlagParser(argparse.ArgumentParser):
             help="work with this context's cluster; repeatable (default: the current context, or the pod's own cluster)",
         )
         add("--all-contexts", action="store_true", help="work with the clusters of all contexts")
+        add(
+            "--http-address",
+            type=_address,
+            metavar="ADDRESS",
+            help="HOST:PORT or :PORT for /livez, /readyz, /healthz and /metrics, or off (default: :8080 in a pod, else off)",
+        )
         add("--max-inflight", type=whole_number(1), default="32", metavar="N", help="requests at a time to one cluster")
         add("--qps", type=_rate, default="0", metavar="N", help="requests a second to one cluster; 0 = no limit")
         add("--burst", type=whole_number(0), default="0", metavar="N", help="requests beyond --qps for a moment")
@@ -366,6 +373,13 @@ def _rate(text: str) -> float:
     if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text):
         raise argparse.ArgumentTypeError("a number, 0 or more")
     return float(text)
+
+
+def _address(text: str) -> str:
+    try:
+        return text if text == "off" else str(parse_address(text))
+    except ConfigError:
+        raise argparse.ArgumentTypeError("HOST:PORT, :PORT or off") from None
 
 
 def _positive(text: str) -> float:

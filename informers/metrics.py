@@ -2,12 +2,13 @@
 
 Names and labels are fixed where a series is made, so that nothing is counted under two names. The numbers are the
 process's, as it is a process that is scraped: two managers in one count together. What belongs to an object that may
-end says so: `hold()` keeps all series of some label values for as long as anybody holds them, and `Gauge.follow()` has
-a number read when it is asked for, from as many owners as there are, which costs nothing in between.
+end says so: `hold()` has all series of some label values, from the start with 0, for as long as anybody holds them;
+and `follow()` has a number read when it is asked for, from as many owners as there are, which costs nothing in between.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,10 +31,17 @@ V = TypeVar("V")
 class _Series(Generic[V]):
     """One name, with one value for each combination of label values."""
 
-    def __init__(self, name: str, help: str, labels: Sequence[str]) -> None:  # noqa: A002 - the field's word
+    def __init__(
+        self,
+        name: str,
+        help: str,  # noqa: A002 - the field's word
+        labels: Sequence[str],
+        known: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self.name = name
         self.help = help
         self.labels = tuple(labels)
+        self.known = {label: tuple(values) for label, values in (known or {}).items()}
         if _NAME.fullmatch(name) is None:
             msg = f"metric {name!r}: want letters, digits and _"
             raise ConfigError(msg)
@@ -41,8 +49,29 @@ class _Series(Generic[V]):
             if _LABEL.fullmatch(label) is None or label in {"le", "quantile"}:
                 msg = f"metric {name}: label {label!r}: want letters, digits and _, and neither le nor quantile"
                 raise ConfigError(msg)
+        if not self.known.keys() <= set(self.labels):
+            msg = f"metric {name}: known values of {', '.join(self.known)}: want labels among {self.labels}"
+            raise ConfigError(msg)
         self._lock = Lock()  # guards _values
         self._values: dict[Key, V] = {}
+
+    def _nothing(self) -> V:
+        raise NotImplementedError
+
+    def declare(self, **labels: str) -> None:
+        """Have this combination of label values from now on, with 0 until something is counted."""
+        key = self._key(labels)
+        with self._lock:
+            if key not in self._values:
+                self._values[key] = self._nothing()
+
+    def declare_known(self, labels: Mapping[str, str]) -> None:
+        """Declare these values with all known values of the other labels; nothing if some label has no known ones."""
+        others = [label for label in self.labels if label not in labels]
+        if not labels.keys() <= set(self.labels) or not self.known.keys() >= set(others):
+            return
+        for values in itertools.product(*(self.known[label] for label in others)):
+            self.declare(**labels, **dict(zip(others, values, strict=True)))
 
     def remove(self, **labels: str) -> None:
         """Forget one combination of label values, as when the thing it counts is gone."""
@@ -71,20 +100,29 @@ class _Series(Generic[V]):
         return key
 
 
-class _Numbers(_Series[float]):
-    """A series of single numbers."""
+Combine = Literal["sum", "max", "min"]
+_COMBINE: Final[Mapping[Combine, Callable[[Iterable[float]], float]]] = {"sum": sum, "max": max, "min": min}
 
-    def declare(self, **labels: str) -> None:
-        """Have this combination of label values from now on, with 0 until something is counted."""
-        key = self._key(labels)
-        with self._lock:
-            self._values.setdefault(key, 0.0)
+
+class _Numbers(_Series[float]):
+    """A series of single numbers; what several owners tell under the same labels is combined."""
+
+    combine: Combine = "sum"
+
+    def __init__(
+        self,
+        name: str,
+        help: str,  # noqa: A002 - the field's word
+        labels: Sequence[str],
+        known: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self._followed: dict[object, Callable[[], Iterable[tuple[Key, float]]]] = {}  # guarded by _lock
+        super().__init__(name, help, labels, known)
 
     def value(self, **labels: str) -> float:
-        """Return the present number, 0 if nothing was counted yet."""
+        """Return the present number, 0 if there is none."""
         key = self._key(labels)
-        with self._lock:
-            return self._values.get(key, 0.0)
+        return dict(self.samples()).get(key, 0.0)
 
     def total(self) -> float:
         """Return the sum over all label values."""
@@ -93,48 +131,16 @@ class _Numbers(_Series[float]):
     def samples(self) -> Sequence[tuple[Key, float]]:
         """Return every combination of label values and its number, as of one moment."""
         with self._lock:
-            return tuple(self._values.items())
-
-    def add(self, value: float = 1.0, /, **labels: str) -> None:
-        """Add `value`."""
-        key = self._key(labels)
-        with self._lock:
-            self._values[key] = self._values.get(key, 0.0) + value
-
-
-class Counter(_Numbers):
-    """A number that only grows; its name ends in `_total`."""
-
-    def __init__(self, name: str, help: str, labels: Sequence[str]) -> None:  # noqa: A002 - the field's word
-        super().__init__(name, help, labels)
-        if not name.endswith("_total"):
-            msg = f"metric {name}: a counter's name ends in _total"
-            raise ConfigError(msg)
-
-
-Combine = Literal["sum", "max", "min"]
-_COMBINE: Final[Mapping[Combine, Callable[[Iterable[float]], float]]] = {"sum": sum, "max": max, "min": min}
-
-
-class Gauge(_Numbers):
-    """A number that goes up and down; what several owners tell under the same labels is combined."""
-
-    def __init__(
-        self,
-        name: str,
-        help: str,  # noqa: A002 - the field's word
-        labels: Sequence[str],
-        combine: Combine = "sum",
-    ) -> None:
-        super().__init__(name, help, labels)
-        self.combine: Combine = combine
-        self._followed: dict[object, Callable[[], Iterable[tuple[Key, float]]]] = {}  # guarded by _lock
-
-    def set(self, value: float, /, **labels: str) -> None:
-        """Set the present number."""
-        key = self._key(labels)
-        with self._lock:
-            self._values[key] = value
+            values = tuple(self._values.items())
+            followed = tuple(self._followed.values())
+        if not followed:
+            return values
+        found = {key: [value] for key, value in values}
+        for compute in followed:
+            for key, value in compute():
+                found.setdefault(key, []).append(value)
+        combine = _COMBINE[self.combine]
+        return tuple((key, combine(numbers)) for key, numbers in found.items())
 
     def follow(self, compute: Callable[[], float | None], /, **labels: str) -> Callable[[], None]:
         """Have `compute()` called whenever the number is asked for; None = there is none at present.
@@ -160,22 +166,6 @@ class Gauge(_Numbers):
 
         return self._follow(each)
 
-    def value(self, **labels: str) -> float:
-        """Return the present number, 0 if there is none."""
-        key = self._key(labels)
-        return dict(self.samples()).get(key, 0.0)
-
-    def samples(self) -> Sequence[tuple[Key, float]]:
-        """Return every combination of label values and its number, as of one moment."""
-        with self._lock:
-            found = {key: [value] for key, value in self._values.items()}
-            followed = tuple(self._followed.values())
-        for compute in followed:
-            for key, value in compute():
-                found.setdefault(key, []).append(value)
-        combine = _COMBINE[self.combine]
-        return tuple((key, combine(values)) for key, values in found.items())
-
     def _follow(self, compute: Callable[[], Iterable[tuple[Key, float]]]) -> Callable[[], None]:
         token = object()
         with self._lock:
@@ -186,6 +176,52 @@ class Gauge(_Numbers):
                 self._followed.pop(token, None)
 
         return end
+
+    def _nothing(self) -> float:
+        return 0.0
+
+    def add(self, value: float = 1.0, /, **labels: str) -> None:
+        """Add `value`."""
+        key = self._key(labels)
+        with self._lock:
+            self._values[key] = self._values.get(key, 0.0) + value
+
+
+class Counter(_Numbers):
+    """A number that only grows; its name ends in `_total`."""
+
+    def __init__(
+        self,
+        name: str,
+        help: str,  # noqa: A002 - the field's word
+        labels: Sequence[str],
+        known: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        super().__init__(name, help, labels, known)
+        if not name.endswith("_total"):
+            msg = f"metric {name}: a counter's name ends in _total"
+            raise ConfigError(msg)
+        self.declare_known({})
+
+
+class Gauge(_Numbers):
+    """A number that goes up and down."""
+
+    def __init__(
+        self,
+        name: str,
+        help: str,  # noqa: A002 - the field's word
+        labels: Sequence[str],
+        combine: Combine = "sum",
+    ) -> None:
+        super().__init__(name, help, labels)
+        self.combine = combine
+
+    def set(self, value: float, /, **labels: str) -> None:
+        """Set the present number."""
+        key = self._key(labels)
+        with self._lock:
+            self._values[key] = value
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,18 +244,14 @@ class Histogram(_Series[list[float]]):
         help: str,  # noqa: A002 - the field's word
         labels: Sequence[str],
         buckets: Sequence[float],
+        known: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        super().__init__(name, help, labels)
         self.buckets = tuple(float(one) for one in buckets)
+        super().__init__(name, help, labels, known)
         if not self.buckets or any(not low < high for low, high in zip(self.buckets, self.buckets[1:], strict=False)):
             msg = f"metric {name}: buckets: want at least one number, each greater than the one before, got {buckets}"
             raise ConfigError(msg)
-
-    def declare(self, **labels: str) -> None:
-        """Have this combination of label values from now on, with 0 until something is observed."""
-        key = self._key(labels)
-        with self._lock:
-            self._values.setdefault(key, self._nothing())
+        self.declare_known({})
 
     def observe(self, value: float, /, **labels: str) -> None:
         """Count `value`."""
@@ -266,12 +298,18 @@ _registry: dict[str, AnySeries] = {}
 _held: dict[frozenset[tuple[str, str]], int] = {}
 
 
-def counter(name: str, help: str, labels: Sequence[str] = ()) -> Counter:  # noqa: A002 - the field's word
+def counter(
+    name: str,
+    help: str,  # noqa: A002 - the field's word
+    labels: Sequence[str] = (),
+    *,
+    known: Mapping[str, Sequence[str]] | None = None,
+) -> Counter:
     """Return the counter of this name, which ends in `_total`; the same one for the same name.
 
-    Raises `ConfigError` for a bad name, and when the name stands for another kind of series or for other labels.
+    Values of labels that are `known` beforehand are there from the start, with 0. Raises `ConfigError` for a bad name, and when the name stands for another kind of series or for other labels.
     """
-    return _register(Counter(name, help, labels))
+    return _register(Counter(name, help, labels, known))
 
 
 def gauge(
@@ -294,13 +332,15 @@ def histogram(
     help: str,  # noqa: A002 - the field's word
     labels: Sequence[str] = (),
     buckets: Sequence[float] = SECONDS,
+    *,
+    known: Mapping[str, Sequence[str]] | None = None,
 ) -> Histogram:
     """Return the histogram of this name; the same one for the same name. `buckets` are upper borders, ascending.
 
     Raises `ConfigError` for a bad name or bad buckets, and when the name stands for another kind of series, for other
     labels or other buckets.
     """
-    made = Histogram(name, help, labels, buckets)
+    made = Histogram(name, help, labels, buckets, known)
     found = _register(made)
     if found.buckets != made.buckets:
         msg = f"metric {name}: already a Histogram with buckets {found.buckets}"
@@ -309,14 +349,18 @@ def histogram(
 
 
 def hold(**labels: str) -> Callable[[], None]:
-    """Keep the series that carry these label values; returns a function that lets go of them.
+    """Have the series that carry these label values, from now on with 0; returns a function that lets go of them.
 
-    Once all who hold the same have let go, every series, of whatever name, in which these labels have these values is
-    removed: what is counted for an informer goes with it, also under label values that nobody foresaw.
+    That holds for counters and histograms whose other labels have known values. Once all who hold the same have let go,
+    every series, of whatever name, in which these labels have these values is removed: what is counted for an informer
+    goes with it, also under label values that nobody foresaw.
     """
     key = frozenset(labels.items())
     with _registry_lock:
         _held[key] = _held.get(key, 0) + 1
+        for series in _registry.values():
+            if not isinstance(series, Gauge):
+                series.declare_known(labels)
     is_held = True
 
     def let_go() -> None:

@@ -267,6 +267,16 @@ def test_leaving_out_what_is_not_there_is_a_mistake() -> None:
         FlagParser("k8s-copier").leave_out("leader-elect")
 
 
+def test_an_address_is_checked_when_it_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    made = FlagParser("k8s-copier")
+
+    assert made.parse_args(["-http-address=:8080"]).http_address == ":8080"
+    assert made.parse_args(["-http-address", "off"]).http_address == "off"
+    with pytest.raises(SystemExit):
+        made.parse_args(["-http-address=8080"])
+    assert 'want HOST:PORT, :PORT or off, got "8080"' in capsys.readouterr().err
+
+
 def test_an_older_spelling_is_an_alias() -> None:
     made = FlagParser("k8s-copier")
     made.alias("workers", "concurrency", "p")
@@ -282,6 +292,7 @@ def test_shared_flags_have_their_defaults() -> None:
         "kubeconfig": None,
         "contexts": [],
         "all_contexts": False,
+        "http_address": None,
         "max_inflight": 32,
         "qps": 0.0,
         "burst": 0,

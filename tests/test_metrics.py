@@ -167,3 +167,33 @@ def test_one_histogram_has_one_set_of_buckets() -> None:
 
     with pytest.raises(ConfigError, match="already a Histogram with buckets"):
         metrics.histogram("test_buckets", "", buckets=(1, 3))
+
+
+def test_holding_labels_declares_what_is_known_of_the_others() -> None:
+    kinds = metrics.counter("test_kinds_total", "", ("resource", "type"), known={"type": ("ADDED", "DELETED")})
+    codes = metrics.counter("test_codes_total", "", ("resource", "code"))
+    plain = metrics.counter("test_plain_total", "", ("resource",))
+    alone = metrics.counter("test_alone_total", "")
+    complete = metrics.counter("test_complete_total", "", ("reason",), known={"reason": ("a", "b")})
+    seconds = metrics.histogram("test_held_seconds", "", ("resource",))
+    assert alone.samples() == (((), 0.0),)
+    assert dict(complete.samples()) == {("a",): 0, ("b",): 0}
+
+    let_go = metrics.hold(resource="pods.v1")
+
+    assert dict(kinds.samples()) == {("pods.v1", "ADDED"): 0, ("pods.v1", "DELETED"): 0}
+    assert codes.samples() == ()
+    assert dict(plain.samples()) == {("pods.v1",): 0}
+    assert seconds.value(resource="pods.v1").count == 0
+    assert len(seconds.samples()) == 1
+    let_go()
+    assert (kinds.samples(), plain.samples(), seconds.samples()) == ((), (), ())
+
+
+def test_a_counter_may_be_computed_too() -> None:
+    adds = metrics.counter("test_adds_total", "", ("controller",))
+    end = adds.follow(lambda: 7.0, controller="a")
+
+    assert adds.value(controller="a") == 7
+    end()
+    assert adds.samples() == ()

@@ -78,6 +78,11 @@ class Clusters:
         self._home_name = home_name
         self.limits = limits or Limits()
 
+    @staticmethod
+    def in_pod() -> bool:
+        """Tell whether this process runs in a pod, with an account of the cluster's; some defaults depend on it."""
+        return not missing_in_cluster()
+
     @classmethod
     def load(
         cls,

@@ -42,7 +42,7 @@ from informers.meta.resources import GVR, ObjectRef
 from informers.runtime.gate import Gate, Registered, Syncing
 from informers.runtime.ownwrites import Followed, OwnWrites
 from informers.runtime.reconciler import Reconcile, Request, requeue_after
-from informers.runtime.workqueue import INITIAL, NORMAL, RETRY, Item, WorkQueue
+from informers.runtime.workqueue import INITIAL, NORMAL, RETRY, WIDE, Item, WorkQueue
 
 _log = logging.getLogger(__name__)
 
@@ -54,8 +54,29 @@ _OWN_WRITES: Final = Backoff(base=5.0, cap=300.0, jitter=0.0)
 _UNSYNCED: Final = Backoff(base=0.5, cap=30.0, jitter=0.0)
 _UNSYNCED_LONGEST: Final = 30.0
 _TELL_AGAIN: Final = 600.0
+_PRIORITIES: Final = 25  # told apart as a label
 
-_reconciles = metrics.counter("informers_reconciles_total", "Reconciles by outcome", ("controller", "result"))
+_reconciles = metrics.counter(
+    "informers_reconciles_total",
+    "Reconciles by outcome",
+    ("controller", "result"),
+    known={"result": ("success", "requeue", "error", "terminal", "conflict")},
+)
+_queue_seconds = metrics.histogram("informers_queue_seconds", "From a change to its reconcile", ("controller",))
+_work_seconds = metrics.histogram("informers_work_seconds", "How long a reconcile took", ("controller",))
+_queue_depth = metrics.gauge("informers_queue_depth", "Keys that wait for a worker", ("controller", "priority"))
+_queue_adds = metrics.counter("informers_queue_adds_total", "Keys added to the queue", ("controller",))
+_unfinished = metrics.gauge(
+    "informers_unfinished_work_seconds", "How long what runs now has run, added up", ("controller",)
+)
+_longest = metrics.gauge(
+    "informers_longest_running_seconds",
+    "How long the reconcile that runs longest has run",
+    ("controller",),
+    combine="max",
+)
+_active = metrics.gauge("informers_active_workers", "Workers that reconcile now", ("controller",))
+_workers = metrics.gauge("informers_workers", "Workers there are", ("controller",))
 _retries = metrics.counter("informers_retries_total", "Keys put back with backoff", ("controller",))
 _timeouts = metrics.counter("informers_reconcile_timeouts_total", "Reconciles past their deadline", ("controller",))
 _waits = metrics.counter("informers_own_write_waits_total", "Keys parked until caches show own writes", ("controller",))
@@ -176,6 +197,8 @@ class Controller:
         self._unshown: dict[ObjectRef, _Wait] = {}  # until caches show their own writes
         self._unsynced: dict[ObjectRef, _Wait] = {}  # until some cache has synced
         self._failing: dict[ObjectRef, _Told] = {}  # what was logged of keys that fail
+        self._running: dict[ObjectRef, float] = {}  # what a worker has now, and since when
+        self._shown: list[Callable[[], None]] = []  # each takes some series away
         self._watched_syncs: dict[Syncing, Callable[[], None]] = {}
         if dependencies is not None:
             dependencies.subscribe(self._enqueue_dependents)
@@ -277,12 +300,55 @@ class Controller:
 
     def start(self) -> None:
         """Start the workers; each waits until the gate is open."""
+        self._show()
         for number in range(1, self.workers + 1):
             self._around.start_thread(f"worker/{self.name}-{number}", _Worker(self).run)
 
     def stop(self) -> None:
         """Start no reconcile any more, and let the workers end; returns at once."""
         self.queue.shut_down(drop=True)
+
+    def close(self) -> None:
+        """Take its series away, once the workers have ended."""
+        with self._lock:
+            shown, self._shown = self._shown, []
+        for take_off in shown:
+            take_off()
+
+    def longest_running(self) -> float:
+        """Return for how many seconds the reconcile that was begun first of those that run has run, 0 if none does."""
+        return max(self._running_seconds(), default=0.0)
+
+    def _running_seconds(self) -> Sequence[float]:
+        now = self._clock.monotonic()
+        with self._lock:
+            return [max(0.0, now - since) for since in self._running.values()]
+
+    def _show(self) -> None:
+        """Have its numbers told, from now on."""
+        name = self.name
+        shown = [
+            metrics.hold(controller=name),
+            _queue_adds.follow(self.queue.added, controller=name),
+            _queue_depth.follow_each("priority", self._depths, controller=name),
+            _unfinished.follow(lambda: sum(self._running_seconds()), controller=name),
+            _longest.follow(self.longest_running, controller=name),
+            _active.follow(lambda: float(len(self._running)), controller=name),
+            _workers.follow(lambda: float(self.workers), controller=name),
+        ]
+        with self._lock:
+            self._shown = shown
+
+    def _depths(self) -> Mapping[str, float]:
+        """Return how many keys wait, by priority: those we use ourselves, and of others the highest."""
+        depths = {**dict.fromkeys((NORMAL, WIDE, INITIAL), 0), **self.queue.depths()}
+        found = {str(priority): float(depths.pop(priority)) for priority in (NORMAL, WIDE, INITIAL)}
+        others = sorted(depths.items(), reverse=True)
+        room = _PRIORITIES - len(found)
+        found.update((str(priority), float(depth)) for priority, depth in others[:room])
+        if others[room:]:
+            found["other"] = float(sum(depth for _, depth in others[room:]))
+        return found
 
     def is_idle(self) -> bool:
         """Tell whether nothing is reconciled, and nothing waits for it but what is due later."""
@@ -324,6 +390,9 @@ class Controller:
         ref = item.key
         timeout = self._options.timeout
         started = self._clock.monotonic()
+        _queue_seconds.observe(max(0.0, started - item.since), controller=self.name)
+        with self._lock:
+            self._running[ref] = started
         try:
             deadline = None if timeout is None else started + timeout
             with lend(deadline=deadline, wrote=partial(self._record, ref), part=self.name):
@@ -345,7 +414,11 @@ class Controller:
         except BaseException as error:  # noqa: BLE001 - a worker outlives what it calls
             return self._retry_later(item, error)
         finally:
-            if timeout is not None and (took := self._clock.monotonic() - started) > timeout:
+            took = self._clock.monotonic() - started
+            with self._lock:
+                del self._running[ref]
+            _work_seconds.observe(took, controller=self.name)
+            if timeout is not None and took > timeout:
                 _timeouts.add(controller=self.name)
                 _log.warning("reconcile took longer than its timeout", extra=fields(seconds=took, timeout=timeout))
         self._forget(item)

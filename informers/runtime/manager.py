@@ -50,6 +50,7 @@ from informers.runtime.controller import (
 )
 from informers.runtime.events import EventRecorder
 from informers.runtime.gate import Gate
+from informers.runtime.health import FINE, Finding, Findings, HealthServer, HTTPOptions, needed_for_ready
 from informers.runtime.reconciler import Reconcile
 from informers.runtime.threads import Collector, Inbox, Threads
 from informers.runtime.workqueue import RETRY
@@ -66,11 +67,14 @@ _APISERVICES: Final = GVR("apiregistration.k8s.io", "v1", "apiservices")
 _WORK: Final = "work"
 _EVENTS: Final = "events"
 _DISCOVERY: Final = "discovery"
+_HTTP: Final = "http"
 
 _EVENTS_GRACE: Final = 4.0  # 2 s to send, and one call that was begun then
 _CACHE_GRACE: Final = 5.0  # for threads whose sockets were cut
 _CUT_AGAIN: Final = 0.5
 _TIDY: Final = 15.0  # how often the main thread, which has nothing else to do, looks after idle connections
+_HTTP_GRACE: Final = 2.0
+_LONG: Final = 60.0  # a reconcile that takes longer is told of where one looks for what is wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,7 @@ class Manager:
         clusters: Clusters,
         *,
         name: str,
+        http: HTTPOptions | None = None,
         watch: WatchOptions | None = None,
         shutdown_grace: float = 10.0,
         dry_run: bool = False,
@@ -188,6 +193,11 @@ class Manager:
             sets=self._informers,
             start_thread=lambda name, run: self._threads.start(name, run, group=_WORK),
         )
+        self._http_options = http
+        self._http_stop = Stop(self.clock)
+        self._http: HealthServer | None = None
+        if http is not None:
+            self._http = HealthServer(http, live=self._live_findings, ready=self._ready_findings, clock=self.clock)
         self._lock = threading.Lock()  # guards all below
         self._has_run = False
         self._is_running = False
@@ -332,17 +342,38 @@ class Manager:
 
     def ready_problems(self) -> Mapping[str, str]:
         """Return, by name, what keeps this process from being ready; nothing when it is."""
-        found = {f"sync {name}": "not synced" for name in self._gate.missing()}
-        with self._lock:
-            checks = dict(self._ready_checks)
-        return {**found, **_failing(checks)}
+        return _problems(self._ready_findings())
 
     def live_problems(self) -> Mapping[str, str]:
         """Return, by name, what is broken for good in this process; nothing when all is alive."""
+        return _problems(self._live_findings())
+
+    def _ready_findings(self) -> Findings:
         with self._lock:
-            dead = {f"thread {name}": "ended" for name in self._dead}
+            checks = dict(self._ready_checks)
+        stopping = Finding("stopping") if self._stop.is_set() else FINE
+        return {"shutdown": stopping, **self._sync_findings(), **_asked(checks)}
+
+    def _sync_findings(self) -> Findings:
+        """Look at what is required, each resource of each cluster for itself."""
+        options = self._http_options
+        by_cluster = {
+            cluster: _synced(cluster, self._sets(cluster), max_age=options.max_age if options is not None else 0.0)
+            for cluster in self._clusters
+        }
+        return needed_for_ready(by_cluster, "home" if options is None else options.ready_clusters)
+
+    def _live_findings(self) -> Findings:
+        with self._lock:
+            dead = {f"thread {name}": Finding("ended") for name in self._dead}
             checks = dict(self._live_checks)
-        return {**dead, **_failing(checks)}
+        alive = {f"thread {name}": FINE for name in self._threads.names()}
+        busy = {
+            f"worker {one.name}": Finding(note=f"a reconcile has run for {longest:.0f} s")
+            for one in self.controllers()
+            if (longest := one.longest_running()) > _LONG
+        }
+        return {**alive, **dead, **busy, **_asked(checks)}
 
     # Its life.
 
@@ -393,6 +424,8 @@ class Manager:
         return {cluster: self._sets(cluster) for cluster in self._clusters}
 
     def _start(self) -> None:
+        if self._http is not None:
+            self._threads.start("http", partial(self._http.run, self._http_stop), group=_HTTP)
         for factory in self._factories.values():
             factory.start()
         with self._lock:
@@ -468,7 +501,11 @@ class Manager:
         self._cut_reads()
         left += self._threads.wait(_DISCOVERY, _CACHE_GRACE)
         self.close()
+        self._http_stop.set()
+        left += self._threads.wait(_HTTP, _HTTP_GRACE)
         self._threads.join()
+        for controller in self.controllers():
+            controller.close()
         if left:
             _log.error("still running", extra=fields(threads=left, grace=self._grace))
         else:
@@ -653,16 +690,47 @@ def _invalidate(mapper: RESTMapper, delta: Delta) -> None:
         mapper.invalidate(delta.ref.name.partition(".")[2])
 
 
-def _failing(checks: Mapping[str, Check]) -> Mapping[str, str]:
+def _in_cluster(cluster: str, what: object) -> str:
+    return f"{cluster}/{what}" if cluster else str(what)
+
+
+def _synced(cluster: str, followed: Sequence[InformerSet], *, max_age: float) -> Findings:
+    """Tell of each required resource whether its caches are filled, and current if that matters."""
+    found: dict[str, Finding] = {}
+    for informers in followed:
+        if not informers.required:
+            continue
+        name = f"sync {_in_cluster(cluster, informers.selection.resource)}"
+        finding = _sync_of(informers, max_age)
+        # Several may follow the same resource; the worst is told.
+        if finding.problem is not None or name not in found:
+            found[name] = finding
+    return found
+
+
+def _sync_of(informers: InformerSet, max_age: float) -> Finding:
+    state, problem = informers.state(), informers.problem()
+    told = f"{state}, {type(problem).__name__}" if problem is not None else state
+    if not informers.has_synced():
+        # Nobody waits for what is not served or forbidden, as nothing more may ever come of it.
+        return Finding(note=told) if state in {"forbidden", "unserved"} else Finding(f"not synced: {told}")
+    if max_age and (age := informers.age()) > max_age:
+        return Finding(f"the server was not heard of for {age:.0f} s: {told}")
+    return FINE if state == "watching" else Finding(note=told)
+
+
+def _asked(checks: Mapping[str, Check]) -> Findings:
     found = {}
     for name, check in checks.items():
         try:
-            problem = check()
+            found[name] = Finding(check())
         except Exception as error:  # noqa: BLE001 - a check that cannot tell is one that fails
-            problem = f"check raised {type(error).__name__}"
-        if problem is not None:
-            found[name] = problem
+            found[name] = Finding(f"check raised {type(error).__name__}")
     return found
+
+
+def _problems(findings: Findings) -> Mapping[str, str]:
+    return {name: found.problem for name, found in findings.items() if found.problem is not None}
 
 
 def _user_agent(program: str) -> str:

@@ -15,7 +15,7 @@ import itertools
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from informers.backoff import Backoff
@@ -79,6 +79,7 @@ class WorkQueue:
         self._wake_at = math.inf  # the earliest due time that one of them waits for
         self._is_shut = False
         self._handed_out = 0
+        self._added = 0
         self._on_idle: dict[object, Callable[[], None]] = {}
 
     def add(self, key: ObjectRef, *, priority: int = NORMAL, since: float | None = None) -> None:
@@ -87,6 +88,7 @@ class WorkQueue:
         with self._lock:
             if self._is_shut:
                 return
+            self._added += 1
             ready = self._promote_locked(now)
             ready += self._add_locked(key, priority, now if since is None else since)
             self._wake_locked(ready)
@@ -98,6 +100,7 @@ class WorkQueue:
         with self._lock:
             if self._is_shut:
                 return
+            self._added += len(keys)
             ready = self._promote_locked(now)
             for key in keys:
                 ready += self._add_locked(key, priority, now)
@@ -117,6 +120,7 @@ class WorkQueue:
         now = self._clock.monotonic()
         with self._lock:
             if not self._is_shut:
+                self._added += 1
                 self._wake_locked(self._promote_locked(now))
                 self._add_due_locked(key, now + seconds, priority, since)
 
@@ -134,6 +138,7 @@ class WorkQueue:
             if bucket is None:
                 bucket = self._buckets[key.cluster] = _Bucket(now)
             seconds = max(self._retry.delay(failures), bucket.reserve(now))
+            self._added += 1
             self._wake_locked(self._promote_locked(now))
             self._add_due_locked(key, now + seconds, priority, since)
             return seconds
@@ -233,6 +238,20 @@ class WorkQueue:
         """Return how many keys were handed out so far, to tell whether anything was done since one looked."""
         with self._lock:
             return self._handed_out
+
+    def added(self) -> int:
+        """Return how often a key was added so far, now or for later, whether or not it was there already."""
+        with self._lock:
+            return self._added
+
+    def depths(self) -> Mapping[int, int]:
+        """Return how many keys wait to be looked at now, by priority."""
+        with self._lock:
+            depths = {priority: len(members) for priority, members in self._classes.items()}
+            for key in self._processing:
+                if (waiting := self._dirty.get(key)) is not None:
+                    depths[waiting[0]] = depths.get(waiting[0], 0) + 1
+        return depths
 
     def holds(self, key: ObjectRef) -> bool:
         """Tell whether anything is remembered of `key`: waiting, due, processed, or failed."""

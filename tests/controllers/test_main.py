@@ -108,7 +108,7 @@ def test_a_usage_error_says_what_is_wanted(
     [
         *("--source=secret", "--strict", "--on-source-missing=retain", "--on-rule-removed=retain", "--dry-run"),
         *("--output=json", "--filename=x", "--offline", "--leader-elect"),
-        *("--http-address=:8080", "--metrics"),
+        "--metrics",
     ],
 )
 def test_a_flag_that_does_nothing_yet_is_not_taken(capsys: pytest.CaptureFixture[str], flag: str) -> None:
