@@ -26,6 +26,7 @@ from informers.api.transport import Transport
 from informers.meta.errors import (
     APIError,
     ConfigError,
+    ConflictError,
     ConnectError,
     NotLeaderError,
     RequestTimeout,
@@ -62,12 +63,15 @@ class Write:
     """One write as a worker learns of it: the object as the answer shows it, or that the answer was lost.
 
     `obj` is None for a deletion and when the answer was lost. A lost write may or may not have been carried out.
+    One that was `refused` by a conflict is lost as well: it met a newer state than its caches show, which a write of
+    its own, sent twice on the way, may have made.
     """
 
     ref: ObjectRef
     obj: Object | None
     deleted: bool
     lost: bool
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,8 +429,10 @@ class Client:
                 part=_part(),
             )
         except (TransportError, APIError) as error:
-            if _is_outcome_unknown(error):
-                call.tell(Write(call.ref, None, deleted=call.method == "DELETE", lost=True))
+            is_unknown = _is_outcome_unknown(error)
+            if is_unknown or isinstance(error, ConflictError):
+                is_deletion = call.method == "DELETE"
+                call.tell(Write(call.ref, None, deleted=is_deletion, lost=True, refused=not is_unknown))
             raise
 
     def _fenced(self, timeout: float) -> float:

@@ -14,7 +14,7 @@ import itertools
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeAlias
@@ -161,11 +161,12 @@ class _Told(NamedTuple):
 
 @dataclass(slots=True)
 class _Wait:
-    """A parked key: how it goes back, since when it is parked, and until when before that is told."""
+    """A parked key: how it goes back, since when it is parked, and until when before that is told, or for which syncs."""
 
     item: Item
     expirations: int = 0
     until: float = 0.0
+    syncs: Collection[Syncing] = ()
 
 
 class Controller:
@@ -541,12 +542,14 @@ class Controller:
         return True
 
     def _park_until_synced(self, item: Item, error: NotSyncedError) -> None:
-        """Put a key aside until some cache has synced, or for half a minute; that is no failure."""
+        """Put a key aside until the cache that the error names has synced, or for half a minute; that is no failure."""
         ref = item.key
+        clusters = self._clusters() if error.cluster is None else (error.cluster,)
         waited_for = [
             informers
-            for cluster in self._clusters()
+            for cluster in clusters
             for informers in self._around.sets(cluster)
+            if error.gvr is None or informers.gvr() == error.gvr
             if not informers.has_synced() and informers.state() != "stopped"
         ]
         # One that is refused may never sync; then it is not what a body that is missing waits for.
@@ -556,6 +559,7 @@ class Controller:
             if wait is None:
                 wait = self._unsynced[ref] = _Wait(item)
             wait.expirations += 1
+            wait.syncs = frozenset(waited_for)
             seconds = _UNSYNCED_LONGEST if is_coming else _UNSYNCED.delay(wait.expirations)
             new = [informers for informers in waited_for if informers not in self._watched_syncs]
         _log.debug("waiting for a cache to sync", extra=fields(error=str(error), wait=seconds))
@@ -572,13 +576,14 @@ class Controller:
             self._look_at_sync(informers)
 
     def _look_at_sync(self, informers: Syncing) -> None:
-        """Wake all keys that wait for a sync, if this one has come."""
+        """Wake all keys that wait for this sync, if it has come."""
         is_over = informers.has_synced()
         if not is_over and informers.state() != "stopped":
             return
         with self._lock:
             take_off = self._watched_syncs.pop(informers, None)
-            waits = list(self._unsynced.values()) if is_over and take_off is not None else []
+            is_first = is_over and take_off is not None
+            waits = [wait for wait in self._unsynced.values() if informers in wait.syncs] if is_first else []
             # They stay in _unsynced until they were reconciled: their count of tries is there.
         if take_off is not None:
             take_off()

@@ -2,7 +2,8 @@
 
 Each write of a request is a *floor* at every store that will show it: a resourceVersion that the store has to
 reach, or, for a deletion, an object that has to be gone. Floors fall by what stores show, never by hand, and the
-stores say when; nothing polls.
+stores say when; nothing polls. What is deleted as a collection is not waited for: which objects that were, no cache
+can tell.
 
 What is surprising: a store that is not following its resource (forbidden, not served, stopped, not yet filled)
 holds nobody up, and neither does a resourceVersion that cannot be compared. The floors of an object that is gone stay
@@ -65,13 +66,14 @@ class Followed(Protocol):
 class _Floor:
     """One condition that one store has to meet; equal only to itself."""
 
-    __slots__ = ("key", "request", "rv", "uid")
+    __slots__ = ("is_gone", "key", "request", "rv", "uid")
 
-    def __init__(self, request: ObjectRef, *, rv: str = "", key: str = "", uid: str = "") -> None:
+    def __init__(self, request: ObjectRef, *, key: str, uid: str, rv: str = "", is_gone: bool = False) -> None:
         self.request = request
-        self.rv = rv  # to be reached; "" for a deletion, of
         self.key = key
         self.uid = uid
+        self.rv = rv  # to be reached
+        self.is_gone = is_gone  # the object has to be gone, too
 
 
 class _Mark:
@@ -109,7 +111,9 @@ class OwnWrites:
     def record(self, request: ObjectRef, write: Write) -> None:
         """Take note of a write that `request` has just made; called before the write returns to it."""
         if write.lost:
-            if write.ref.name:  # a name that the server was to make cannot be asked for
+            # A name that the server was to make cannot be asked for. What was refused is worth asking for where a
+            # cache shows it: that is behind, or the write was done all the same.
+            if write.ref.name and (not write.refused or any(self._following(write.ref))):
                 with self._lock:
                     self._lost.setdefault(request, {})[write.ref] = None
         elif write.deleted:
@@ -118,11 +122,24 @@ class OwnWrites:
             self._record_version(request, write.obj)
 
     def record_absent(self, request: ObjectRef, ref: ObjectRef) -> None:
-        """Take note that the object is gone, or going; caches that show it alive are behind."""
+        """Take note that the object is gone, or going; caches that show it alive, or will yet do so, are behind."""
         for followed, store in self._following(ref):
-            shown = store.get(ref.key)
-            if shown is not None and shown.deletion_timestamp is None:
-                self._add(followed, store, _Floor(request, key=ref.key, uid=shown.uid))
+            written = self._last_written(store, ref.key)
+            if written is not None:
+                floor = _Floor(request, key=ref.key, uid=written.uid, rv=written.rv, is_gone=True)
+            else:
+                shown = store.get(ref.key)
+                if shown is None or shown.deletion_timestamp is not None:
+                    continue
+                floor = _Floor(request, key=ref.key, uid=shown.uid, is_gone=True)
+            self._add(followed, store, floor)
+
+    def _last_written(self, store: FollowedStore, key: str) -> _Floor | None:
+        """Return the newest version of an object that was written here and that the store has not reached."""
+        with self._lock:
+            mark = self._marks.get(store)
+            found = [entry for entry in mark.heap if entry[-1].key == key] if mark is not None else []
+        return max(found)[-1] if found else None
 
     def take_lost(self, request: ObjectRef) -> Sequence[ObjectRef]:
         """Return, once, what `request` wrote without learning the outcome; the caller reads it live."""
@@ -163,10 +180,11 @@ class OwnWrites:
             return sum(map(len, self._floors.values()))
 
     def _record_version(self, request: ObjectRef, obj: Object) -> None:
-        rv = obj.resource_version
+        rv, key = obj.resource_version, obj.ref.key
         for followed, store in self._following(obj.ref):
-            if store.selects(obj) and is_at_least(store.rv(), rv) is False:
-                self._add(followed, store, _Floor(request, rv=rv))
+            # One that shows the object and does not select it any more will tell of that, too.
+            if is_at_least(store.rv(), rv) is False and (store.selects(obj) or store.get(key) is not None):
+                self._add(followed, store, _Floor(request, key=key, uid=obj.uid, rv=rv))
 
     def _following(self, ref: ObjectRef) -> Iterator[tuple[Followed, FollowedStore]]:
         """Yield each store once that follows the resource of `ref` now."""
@@ -184,10 +202,10 @@ class OwnWrites:
             if mark is None:
                 mark = self._marks[store] = _Mark(followed, store)
             self._floors.setdefault(floor.request, {})[floor] = mark
-            if floor.rv:
-                heapq.heappush(mark.heap, (len(floor.rv), floor.rv, next(self._numbers), floor))
-            else:
+            if floor.is_gone:
                 mark.deletions[floor] = None
+            else:
+                heapq.heappush(mark.heap, (len(floor.rv), floor.rv, next(self._numbers), floor))
             is_new = mark.take_off is None
         if is_new:
             take_off = store.on_advance(lambda: self._look(mark))
@@ -207,7 +225,7 @@ class OwnWrites:
         rv = store.rv()
         with self._lock:
             deletions = tuple(mark.deletions)
-        met = [floor for floor in deletions if not is_following or _is_gone(store.get(floor.key), floor.uid)]
+        met = [floor for floor in deletions if not is_following or _is_met(floor, rv, store.get(floor.key))]
         with self._lock:
             while mark.heap and (not is_following or is_at_least(rv, mark.heap[0][-1].rv) is not False):
                 met.append(heapq.heappop(mark.heap)[-1])
@@ -235,8 +253,11 @@ class OwnWrites:
         return take_off
 
 
-def _is_gone(shown: Object | None, uid: str) -> bool:
-    return shown is None or shown.uid != uid or shown.deletion_timestamp is not None
+def _is_met(deletion: _Floor, rv: str, shown: Object | None) -> bool:
+    """Tell whether a store that had reached `rv` a moment ago shows that the object is gone."""
+    if deletion.rv and is_at_least(rv, deletion.rv) is False:
+        return False  # it is absent because it has not come yet
+    return shown is None or shown.uid != deletion.uid or shown.deletion_timestamp is not None
 
 
 def _call(functions: Sequence[Callable[[], None] | None]) -> None:

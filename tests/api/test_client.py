@@ -477,13 +477,23 @@ def test_lender_learns_of_a_lost_answer(answer: Any, write: Callable[[Client], o
     assert [(each.ref, each.obj, each.lost) for each in writes] == [(REF, None, True)]
 
 
-@pytest.mark.parametrize("answer", [(409, {"reason": "AlreadyExists"}), (404, {}), (422, {}), (503, {}), (429, {})])
+@pytest.mark.parametrize("reason", ["Conflict", "AlreadyExists"])
+def test_lender_learns_of_a_conflict_that_the_outcome_is_worth_a_look(reason: str, ask: Ask) -> None:
+    client, _ = ask((409, {"reason": reason}))
+
+    writes, error = told(client, WRITES[0])
+
+    assert isinstance(error, ConflictError)
+    assert [(write.lost, write.refused) for write in writes] == [(True, True)]
+
+
+@pytest.mark.parametrize("answer", [(404, {}), (422, {}), (503, {}), (429, {})])
 def test_lender_learns_nothing_of_what_was_not_done(answer: Any, ask: Ask) -> None:
     client, _ = ask(answer)
 
     writes, error = told(client, WRITES[0])
 
-    assert isinstance(error, AlreadyExistsError | APIError)
+    assert isinstance(error, APIError)
     assert writes == []
 
 

@@ -1045,6 +1045,52 @@ def test_all_keys_parked_for_a_sync_are_woken_by_it(world: World) -> None:
     assert {key for key, _ in queued(controller)} == {A, B, ref("c")}
 
 
+def test_a_sync_wakes_only_the_keys_that_wait_for_it(world: World) -> None:
+    controller = world.controller()
+    world.configmaps.now = world.widgets.now = "syncing"
+    world.answers = [NotSyncedError(cluster="", gvr=CONFIGMAPS), NotSyncedError(cluster="", gvr=WIDGETS)]
+    for one in (A, B):
+        controller.enqueue(one)
+        step(controller)
+
+    world.configmaps.become("watching")
+    first = queued(controller)
+    world.widgets.become("watching")
+
+    assert [key for key, _ in first] == [A]
+    assert [key for key, _ in queued(controller)] == [B]
+
+
+def test_a_key_that_comes_to_wait_for_another_sync_is_woken_by_that(world: World) -> None:
+    controller = world.controller()
+    world.configmaps.now = world.widgets.now = "syncing"
+    world.answers = [NotSyncedError(cluster="", gvr=CONFIGMAPS), NotSyncedError(cluster="", gvr=WIDGETS)]
+    controller.enqueue(A)
+    step(controller)
+    world.configmaps.become("watching")
+    step(controller)
+
+    world.widgets.become("watching")
+
+    assert [key for key, _ in queued(controller)] == [A]
+    assert world.configmaps.callbacks == []
+
+
+def test_what_another_cluster_lacks_is_waited_for_there(world: World, clock: FakeClock) -> None:
+    controller = world.controller()
+    world.configmaps.now = "syncing"
+    world.answers = [NotSyncedError(cluster="b", gvr=CONFIGMAPS)]
+    controller.enqueue(A)
+    step(controller)
+
+    world.configmaps.become("watching")
+    at_once = queued(controller)
+    clock.advance(0.5)
+
+    assert at_once == [], "the sync in the home cluster is not what it waits for"
+    assert step(controller) == "success"
+
+
 def test_a_parked_key_is_tried_after_half_a_minute_in_any_case(world: World, clock: FakeClock) -> None:
     controller = world.controller()
     world.configmaps.now = "syncing"

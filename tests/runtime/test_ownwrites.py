@@ -302,6 +302,94 @@ def test_a_deletion_that_shows_already_leaves_nothing(shown: Object | None) -> N
     assert ledger.own.is_clear(REQUEST)
 
 
+def test_what_was_made_and_deleted_is_waited_for_until_it_has_gone_again() -> None:
+    """The store that does not show it yet will show it alive for a while."""
+    store = FakeStore("100")
+    ledger = Ledger(FakeSet(store))
+    ledger.own.record(REQUEST, wrote("105"))
+    ledger.own.record(REQUEST, DELETED)
+    parked = ledger.own.park(REQUEST)
+
+    store.advance("104")
+    store.advance("105", child=obj(rv="105"))
+    before = list(ledger.woken)
+    store.advance("106", child=None)
+
+    assert parked
+    assert before == []
+    assert ledger.woken == [REQUEST]
+    assert not ledger.own.holds(REQUEST)
+
+
+def test_what_was_made_and_deleted_in_a_gap_never_has_to_show() -> None:
+    store = FakeStore("100")
+    ledger = Ledger(FakeSet(store))
+    ledger.own.record(REQUEST, wrote("105"))
+    ledger.own.record(REQUEST, DELETED)
+    ledger.own.park(REQUEST)
+
+    store.advance("110")
+
+    assert ledger.woken == [REQUEST]
+    assert len(ledger.own) == 0
+
+
+def test_what_was_deleted_made_anew_and_deleted_again_is_waited_for() -> None:
+    store = FakeStore("100")
+    store.items["default/child"] = obj(rv="90")
+    ledger = Ledger(FakeSet(store))
+    ledger.own.record(REQUEST, DELETED)
+    ledger.own.record(REQUEST, wrote("105", uid="u2"))
+    ledger.own.record(REQUEST, DELETED)
+    ledger.own.park(REQUEST)
+
+    store.advance("104", child=None)
+    store.advance("105", child=obj(rv="105", uid="u2"))
+    before = list(ledger.woken)
+    store.advance("106", child=None)
+
+    assert before == []
+    assert ledger.woken == [REQUEST]
+
+
+def test_what_somebody_else_here_has_just_made_is_waited_for_by_who_deletes_it() -> None:
+    store = FakeStore("100")
+    ledger = Ledger(FakeSet(store))
+    ledger.own.record(OTHER, wrote("105"))
+    ledger.own.record(REQUEST, DELETED)
+
+    store.advance("105", child=obj(rv="105"))
+    parked = ledger.own.park(REQUEST)
+    store.advance("106", child=None)
+
+    assert parked
+    assert ledger.woken == [REQUEST]
+
+
+def test_an_object_that_a_write_takes_out_of_a_selection_is_waited_for_until_it_has_gone() -> None:
+    store = FakeStore("100", selects=lambda found: found.labels.get("app") == "x")
+    store.items["default/child"] = obj(rv="90", labels={"app": "x"})
+    ledger = Ledger(FakeSet(store))
+    ledger.own.record(REQUEST, wrote("105", labels={"app": "y"}))
+    parked = ledger.own.park(REQUEST)
+
+    store.advance("105", child=None)
+
+    assert parked
+    assert ledger.woken == [REQUEST]
+
+
+def test_a_conflict_is_asked_about_where_a_cache_shows_what_it_was_about() -> None:
+    refused = Write(CHILD, None, deleted=False, lost=True, refused=True)
+    followed, alone = Ledger(FakeSet(FakeStore())), Ledger(FakeSet(FakeStore(), gvr=SECRETS))
+
+    followed.own.record(REQUEST, refused)
+    alone.own.record(REQUEST, refused)
+
+    assert followed.own.take_lost(REQUEST) == (CHILD,)
+    assert alone.own.is_clear(REQUEST)
+
+
 def test_a_lost_write_is_handed_out_once_to_be_read() -> None:
     ledger = Ledger(FakeSet(FakeStore()))
     ledger.own.record(REQUEST, LOST)

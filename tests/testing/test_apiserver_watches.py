@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from informers.clock import SystemClock
+from informers.testing.apiserver.connections import _EndWatcher
 
 monotonic = SystemClock().monotonic
 
@@ -274,3 +277,15 @@ def test_connection_serves_requests_after_a_watch_that_ended(api: Any) -> None:
 
     assert (first.status, second.status) == (200, 200)
     assert len({entry.connection for entry in api.server.requests()}) == 1
+
+
+def test_a_stream_that_opens_while_everything_is_closed_is_no_error() -> None:
+    watcher = _EndWatcher("test")
+    watcher.close()
+
+    with socket.socket() as sock:
+        connection: Any = SimpleNamespace(fileno=sock.fileno)
+        watcher.watch(connection)
+        watcher.unwatch(connection)
+
+    assert not watcher._watched

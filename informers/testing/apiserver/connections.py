@@ -375,8 +375,9 @@ class _EndWatcher:
     """Tells streams that have nothing to send that their client has gone; one thread for all of a listener."""
 
     def __init__(self, name: str) -> None:
-        self._lock = threading.Lock()  # guards _watched
+        self._lock = threading.Lock()  # guards _watched and _is_closed
         self._watched: dict[int, Connection] = {}
+        self._is_closed = False
         self._epoll = select.epoll() if hasattr(select, "epoll") else None
         self._wake_read, self._wake_write = socket.socketpair()
         self._thread: threading.Thread | None = None
@@ -390,15 +391,15 @@ class _EndWatcher:
             return
         with self._lock:
             number = connection.fileno()
-            if number < 0 or number in self._watched:
-                return
+            if self._is_closed or number < 0 or number in self._watched:
+                return  # a stream may only just be opening when everything is closed
             self._watched[number] = connection
             self._epoll.register(number, select.EPOLLRDHUP)
 
     def unwatch(self, connection: Connection) -> None:
         with self._lock:
             number = connection.fileno()
-            if self._epoll is not None and self._watched.get(number) is connection:
+            if self._epoll is not None and not self._is_closed and self._watched.get(number) is connection:
                 del self._watched[number]
                 with contextlib.suppress(OSError, ValueError):
                     self._epoll.unregister(number)
@@ -420,8 +421,10 @@ class _EndWatcher:
         self._wake_write.send(b"x")
         if self._thread is not None:
             self._thread.join()
-        if self._epoll is not None:
-            self._epoll.close()
+        with self._lock:
+            self._is_closed = True
+            if self._epoll is not None:
+                self._epoll.close()
         self._wake_read.close()
         self._wake_write.close()
 
