@@ -20,7 +20,7 @@ from urllib.parse import quote
 import msgspec
 
 from informers.api.calls import NOT_CARRIED_OUT, NotSent, OutcomeUnknown, Response
-from informers.api.fence import Fence
+from informers.api.fence import Fence, cut
 from informers.api.kubeconfig import is_unicode
 from informers.api.transport import Transport
 from informers.meta.errors import (
@@ -28,7 +28,6 @@ from informers.meta.errors import (
     ConfigError,
     ConflictError,
     ConnectError,
-    NotLeaderError,
     RequestTimeout,
     ServerError,
     TransportError,
@@ -358,7 +357,7 @@ class Client:
         is_read = method in _SAFE_METHODS
         seconds = _time_for(transport, timeout, _READ_TIMEOUT if is_read else _WRITE_TIMEOUT)
         if not is_read:
-            seconds = self._fenced(seconds)
+            seconds = cut(self._fence, seconds)
             query = [*query, *self._write_query("", dry_run=False)]
             if self._dry_run and method == "DELETE" and body is not None:
                 body = _dry_options(body)
@@ -370,6 +369,7 @@ class Client:
             content_type=content_type,
             accept=accept,
             timeout=seconds,
+            fence=None if is_read else self._fence,
             part=_part(),
         )
 
@@ -413,7 +413,7 @@ class Client:
     def _send(self, call: _WriteCall) -> Response:
         """Send a write through the fence; tell if its answer was lost."""
         transport = self._transport(call.ref.cluster)
-        timeout = self._fenced(_time_for(transport, call.timeout, _WRITE_TIMEOUT))
+        timeout = cut(self._fence, _time_for(transport, call.timeout, _WRITE_TIMEOUT))
         try:
             return transport.request(
                 call.method,
@@ -423,6 +423,7 @@ class Client:
                 content_type=call.content_type,
                 timeout=timeout,
                 retry_safe=call.retry_safe,
+                fence=self._fence,
                 verb=call.verb,
                 ref=call.ref if call.ref.name else None,
                 where="" if call.ref.name else _shown_collection(call.ref),
@@ -434,15 +435,6 @@ class Client:
                 is_deletion = call.method == "DELETE"
                 call.tell(Write(call.ref, None, deleted=is_deletion, lost=True, refused=not is_unknown))
             raise
-
-    def _fenced(self, timeout: float) -> float:
-        """Cut a write's time to what the fence leaves; raise `NotLeaderError` if that is nothing to start with."""
-        self._fence.check()
-        remaining = self._fence.remaining()
-        if remaining < 1:
-            msg = "the lease ends within a second: nothing was sent"
-            raise NotLeaderError(msg)
-        return min(timeout, remaining)
 
     def _write_query(self, field_manager: str, *, dry_run: bool) -> Sequence[tuple[str, str]]:
         query = [("fieldManager", field_manager)] if field_manager else []

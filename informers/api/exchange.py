@@ -11,6 +11,7 @@ import msgspec
 
 from informers.api.calls import Cancel, LineTooLong, Response
 from informers.api.connections import Wire, reason_of
+from informers.api.fence import Fence
 from informers.api.http1 import Body, CutError, FramingError, Head, LineTooLongError, read_head
 from informers.clock import Clock
 from informers.meta.errors import (
@@ -43,6 +44,7 @@ class Call:
     where: str
     cluster: str
     part: str = ""
+    fence: Fence | None = None  # of a write
 
     @property
     def what(self) -> str:
@@ -67,7 +69,10 @@ class _UnansweredError(OSError):
 
 
 def ask(wire: Wire, call: Call, head: bytes, *, timeout: Callable[[], float]) -> Answer:
-    """Send a request and read the head of its answer; `timeout` says how long the next step may take."""
+    """Send a request and read the head of its answer; `timeout` says how long the next step may take.
+
+    Raises `NotLeaderError` when the fence of a write closes before all of it is sent; then it cannot be carried out.
+    """
     received = False
 
     def receive() -> bytes:
@@ -96,11 +101,18 @@ def ask(wire: Wire, call: Call, head: bytes, *, timeout: Callable[[], float]) ->
 
 def _send(wire: Wire, call: Call, head: bytes, timeout: Callable[[], float]) -> None:
     body = call.body or b""
+
+    def still() -> float:
+        # A thread may stand still anywhere, and go on when another process has the lease.
+        if call.fence is not None:
+            call.fence.check()
+        return timeout()
+
     if len(body) <= _SMALL_BODY:
-        wire.send(head + body, timeout)
+        wire.send(head + body, still)
     else:
-        wire.send(head, timeout)
-        wire.send(body, timeout)
+        wire.send(head, still)
+        wire.send(body, still)
 
 
 def was_unanswered(error: OSError | CutError) -> bool:

@@ -24,6 +24,7 @@ from informers.api.calls import NOT_CARRIED_OUT, Cancel, NotSent, OutcomeUnknown
 from informers.api.connections import Dialer, Wire
 from informers.api.credentials import Credential, Credentials
 from informers.api.exchange import Call, ask, check_media_type, error_of, retry_after_of, translated, was_unanswered
+from informers.api.fence import Fence, cut
 from informers.api.http1 import CutError, build_head
 from informers.api.kept import KeptConnections
 from informers.api.kubeconfig import ClientConfig, is_unicode
@@ -99,6 +100,7 @@ class Transport:
         cancel: Cancel | None = None,
         retry_safe: bool = False,
         unlimited: bool = False,
+        fence: Fence | None = None,
         verb: str = "",
         ref: ObjectRef | GVR | None = None,
         where: str = "",
@@ -107,12 +109,14 @@ class Transport:
         """Send one request and return its whole answer, within `timeout` seconds in all.
 
         `retry_safe` says that carrying it out twice does no harm, as a precondition in it would stop the second time;
-        `unlimited` requests wait for no turn; `verb`, `ref` and `where` are for messages, `part` says who asks in the User-Agent. Repeated when the server
-        answers 429 or 5xx with Retry-After (at most 10 times), once after a 401 with credentials read anew, and once
-        on a kept-alive connection that turns out to be closed.
+        `unlimited` requests wait for no turn; `fence` is asked before every try of a write, and before each of its
+        bytes goes out; `verb`, `ref` and `where` are for messages, `part` says who asks in the User-Agent. Repeated when
+        the server answers 429 or 5xx with Retry-After (at most 10 times), once after a 401 with credentials read anew,
+        and once on a kept-alive connection that turns out to be closed.
 
         Raises an `APIError` for an answer other than 2xx or of another media type than asked for, `ConnectError`
-        and `NotSent` when nothing was sent, `ConnectionLost` and `RequestTimeout` when the outcome is unknown.
+        and `NotSent` when nothing was sent, `NotLeaderError` when the fence kept it from being sent, `ConnectionLost`
+        and `RequestTimeout` when the outcome is unknown.
         """
         call = Call(
             method=method,
@@ -127,6 +131,7 @@ class Transport:
             where=where or ("" if ref else path),
             cluster=self.cluster,
             part=part,
+            fence=fence,
         )
         deadline = self.clock.monotonic() + min(timeout, _FOR_EVER)
         cancel = Cancel() if cancel is None else cancel
@@ -268,6 +273,8 @@ class Transport:
             self._gate.leave(was_answered=was_answered)
 
     def _exchange(self, call: Call, credential: Credential, deadline: float, cancel: Cancel, doubt: _Doubt) -> Response:
+        if call.fence is not None:
+            cut(call.fence, 0)  # it may have waited for a turn, or been asked to wait, meanwhile
         head = self._head(call, credential.authorization)
         wire = self._kept.take(self._dialer.epoch(credential.certificate))
         if wire is not None:

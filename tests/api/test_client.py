@@ -816,3 +816,33 @@ def test_unexpected_answer_says_what_came_for_secrets_and_writes_too(
 
     with pytest.raises(APIError, match=r"Table|text/html"):
         call(client, ObjectRef(gvr, "default", "a"))
+
+
+class FenceThatCloses(Fence):
+    """Open for the first few questions."""
+
+    def __init__(self, answers: int) -> None:
+        self.left = answers
+
+    def remaining(self) -> float:
+        self.left -= 1
+        return 20.0 if self.left >= 0 else 0.0
+
+
+@pytest.mark.parametrize("answers", range(1, 4))
+@pytest.mark.parametrize("write", WRITES)
+def test_a_fence_that_closes_on_the_way_stops_a_write_before_its_bytes(
+    write: Callable[[Client], object], answers: int, ask: Ask
+) -> None:
+    """As when the process stands still between the first question and the first byte."""
+    client, server = ask(body(), fence=FenceThatCloses(answers))
+
+    if answers < 3:
+        with pytest.raises(NotLeaderError):
+            write(client)
+
+        assert server.asked == []
+    else:
+        write(client)
+
+        assert len(server.asked) == 1
