@@ -123,9 +123,27 @@ def build_manager(program: str, options: Mapping[str, Any]) -> informers.Manager
     return informers.Manager(
         clusters,
         name=program,
+        election=election(program, options),
         http=_http_options(options),
         watch=watch,
         **given(shutdown_grace="shutdown_grace", dry_run="dry_run"),
+    )
+
+
+def election(program: str, options: Mapping[str, Any]) -> informers.LeaderElection | None:
+    """Make the election that the flags describe; None without one, as outside of a pod unless it is asked for."""
+    wanted = options.get("leader_elect", False)
+    if not (informers.Clusters.in_pod() if wanted is None else wanted):
+        return None
+    known = {
+        name: options[flag]
+        for name in ("lease_duration", "renew_deadline", "retry_period")
+        if (flag := f"leader_elect_{name}") in options
+    }
+    return informers.LeaderElection(
+        options.get("leader_elect_resource_name") or program,
+        options.get("leader_elect_resource_namespace") or "",
+        **known,
     )
 
 

@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from informers.runtime.controller import Controller, MapFunc, Predicate
     from informers.runtime.events import EventRecorder
     from informers.runtime.health import HTTPOptions
+    from informers.runtime.leaderelection import LeaderElection
     from informers.runtime.manager import Manager
     from informers.runtime.reconciler import Reconcile, Request, Result
 
@@ -135,6 +136,7 @@ _HOMES = {
     "informers.runtime.controller": ("Controller", "MapFunc", "Predicate"),
     "informers.runtime.events": ("EventRecorder",),
     "informers.runtime.health": ("HTTPOptions",),
+    "informers.runtime.leaderelection": ("LeaderElection",),
     "informers.runtime.manager": ("Manager",),
     "informers.runtime.reconciler": ("Reconcile", "Request", "Result"),
 }
@@ -170,6 +172,7 @@ __all__ = [
     "IndexFunc",
     "InformersError",
     "InvalidError",
+    "LeaderElection",
     "LeadershipLostError",
     "Lister",
     "Manager",

@@ -34,6 +34,7 @@ _UNITS: Final = {
     "m": Decimal(60),
     "h": Decimal(3600),
 }
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LONGEST: Final = Decimal(2**63 - 1) * Decimal("1e-9")  # what Go can hold
 
 
@@ -184,6 +185,46 @@ class FlagParser(argparse.ArgumentParser):
             type=_address,
             metavar="ADDRESS",
             help="HOST:PORT or :PORT for /livez, /readyz, /healthz and /metrics, or off (default: :8080 in a pod, else off)",
+        )
+        add(
+            "--leader-elect",
+            action="store_true",
+            default=None,
+            help="work only while holding a lease, so that several processes may run (default: true in a pod, else false)",
+        )
+        add(
+            "--leader-elect-resource-name",
+            type=_dns_subdomain,
+            metavar="NAME",
+            default=self.prog.rpartition(" ")[2],
+            help="name of the lease",
+        )
+        add(
+            "--leader-elect-resource-namespace",
+            type=_dns_label,
+            metavar="NAMESPACE",
+            help="namespace of the lease (default: the pod's own, else default)",
+        )
+        add(
+            "--leader-elect-lease-duration",
+            type=_positive,
+            default="15s",
+            metavar="DURATION",
+            help="after so long without a renewal others may take the lease; whole seconds",
+        )
+        add(
+            "--leader-elect-renew-deadline",
+            type=_positive,
+            default="10s",
+            metavar="DURATION",
+            help="after so long without a renewal the leader stops and ends",
+        )
+        add(
+            "--leader-elect-retry-period",
+            type=_positive,
+            default="2s",
+            metavar="DURATION",
+            help="from one renewal to the next",
         )
         add("--max-inflight", type=whole_number(1), default="32", metavar="N", help="requests at a time to one cluster")
         add("--qps", type=_rate, default="0", metavar="N", help="requests a second to one cluster; 0 = no limit")
@@ -367,6 +408,18 @@ def _boolean(text: str) -> bool:
     if text not in _TRUE | _FALSE:
         raise argparse.ArgumentTypeError("true or false")
     return text in _TRUE
+
+
+def _dns_subdomain(text: str) -> str:
+    if len(text) > 253 or not all(_LABEL.fullmatch(part) for part in text.split(".")):
+        raise argparse.ArgumentTypeError("a name in lower case: letters, digits, '-' and '.'")
+    return text
+
+
+def _dns_label(text: str) -> str:
+    if len(text) > 63 or not _LABEL.fullmatch(text):
+        raise argparse.ArgumentTypeError("a name in lower case: letters, digits and '-'")
+    return text
 
 
 def _rate(text: str) -> float:

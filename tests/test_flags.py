@@ -167,7 +167,19 @@ def test_a_bad_positional_is_told_like_a_bad_flag(capsys: pytest.CaptureFixture[
         (["--xyzzy=secret"], '--xyzzy: want a known flag, got "--xyzzy"'),
         (["-q"], '-q: want a known flag, perhaps --qps, got "-q"'),
         (["-sx"], '-sx: want a known flag, perhaps --strict, got "-sx"'),
-        (["--leader-elect"], None),
+        (["--no-such-flag"], None),
+        (
+            ["--leader-elect-resource-name=A_b"],
+            "--leader-elect-resource-name: want a name in lower case: letters, digits, '-' and '.', got \"A_b\"",
+        ),
+        (
+            ["--leader-elect-resource-namespace=a.b"],
+            "--leader-elect-resource-namespace: want a name in lower case: letters, digits and '-', got \"a.b\"",
+        ),
+        (
+            ["--leader-elect-retry-period=2"],
+            '--leader-elect-retry-period: want a duration such as 300ms, 90s or 1m30s, got "2"',
+        ),
         (["--work=1"], '--work: want a known flag, perhaps --workers, got "--work"'),
         (["stray"], 'argument: want nothing more, got "stray"'),
         (["--target=\x1b[31m,"], None),
@@ -263,8 +275,8 @@ def test_a_flag_left_out_can_be_declared_anew() -> None:
 
 
 def test_leaving_out_what_is_not_there_is_a_mistake() -> None:
-    with pytest.raises(ConfigError, match="--leader-elect: no such flag in k8s-copier"):
-        FlagParser("k8s-copier").leave_out("leader-elect")
+    with pytest.raises(ConfigError, match="--no-such-flag: no such flag in k8s-copier"):
+        FlagParser("k8s-copier").leave_out("no-such-flag")
 
 
 def test_an_address_is_checked_when_it_is_read(capsys: pytest.CaptureFixture[str]) -> None:
@@ -293,6 +305,12 @@ def test_shared_flags_have_their_defaults() -> None:
         "contexts": [],
         "all_contexts": False,
         "http_address": None,
+        "leader_elect": None,
+        "leader_elect_resource_name": "k8s-copier",
+        "leader_elect_resource_namespace": None,
+        "leader_elect_lease_duration": 15.0,
+        "leader_elect_renew_deadline": 10.0,
+        "leader_elect_retry_period": 2.0,
         "max_inflight": 32,
         "qps": 0.0,
         "burst": 0,

@@ -190,6 +190,11 @@ def missing_in_cluster(environ: Mapping[str, str] | None = None) -> str:
     return "" if token.exists() else f"{token}: no such file"
 
 
+def pod_namespace() -> str:
+    """Return the namespace of the pod we run in, `""` outside of one."""
+    return _read_namespace(_service_account(os.environ) / "namespace") if not missing_in_cluster() else ""
+
+
 def _read_namespace(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8").strip() or "default"

@@ -279,6 +279,9 @@ class EventRecorder:
                 extra=fields(about=str(said.about.ref), type=said.type, reason=said.reason, note=said.note),
             )
             return
+        if not self._fence.is_open():
+            self._drop("fenced")  # a standby has nothing to tell, also later
+            return
         with self._changed:
             is_late = self._stop_at is not None
             is_full = len(self._buffer) >= _BUFFER

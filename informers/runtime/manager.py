@@ -15,16 +15,17 @@ import platform
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from informers.api.client import Client
 from informers.api.clusters import Clusters
-from informers.api.fence import Fence
+from informers.api.fence import Fence, FenceKeeper
+from informers.api.kubeconfig import pod_namespace
 from informers.api.restmapper import RESTMapper
 from informers.api.transport import Transport
 from informers.backoff import Backoff
@@ -36,7 +37,14 @@ from informers.cache.listwatch import Selection, WatchOptions
 from informers.cache.store import Delta
 from informers.clock import Clock, Stop, SystemClock
 from informers.logs import fields
-from informers.meta.errors import ConfigError, InformersError, NotLeaderError, NotSyncedError, TransportError
+from informers.meta.errors import (
+    ConfigError,
+    InformersError,
+    LeadershipLostError,
+    NotLeaderError,
+    NotSyncedError,
+    TransportError,
+)
 from informers.meta.objects import Object
 from informers.meta.resources import GVR, ObjectRef
 from informers.runtime.controller import (
@@ -51,9 +59,11 @@ from informers.runtime.controller import (
 from informers.runtime.events import EventRecorder
 from informers.runtime.gate import Gate
 from informers.runtime.health import FINE, Finding, Findings, HealthServer, HTTPOptions, needed_for_ready
+from informers.runtime.leaderelection import LEASES, LeaderElection, LeaderElector, LeaseClient
 from informers.runtime.reconciler import Reconcile
 from informers.runtime.threads import Collector, Inbox, Threads
 from informers.runtime.workqueue import RETRY
+from informers.threads import start
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +76,8 @@ _APISERVICES: Final = GVR("apiregistration.k8s.io", "v1", "apiservices")
 # Groups of threads, in the order in which they are stopped.
 _WORK: Final = "work"
 _EVENTS: Final = "events"
+_ELECTOR: Final = "elector"
+_SIDE: Final = "side"
 _DISCOVERY: Final = "discovery"
 _HTTP: Final = "http"
 
@@ -75,6 +87,7 @@ _CUT_AGAIN: Final = 0.5
 _TIDY: Final = 15.0  # how often the main thread, which has nothing else to do, looks after idle connections
 _HTTP_GRACE: Final = 2.0
 _LONG: Final = 60.0  # a reconcile that takes longer is told of where one looks for what is wrong
+_LAST_WORDS: Final = 0.5  # for a line on a stderr that may be blocked
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +116,24 @@ class _GarbageIsDue:
     pass
 
 
-_Message: TypeAlias = _StopWanted | _SignalCame | _ThreadEnded | _CachesFilled | _GarbageIsDue
+@dataclass(frozen=True, slots=True)
+class _LeaseTaken:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class _LeaseLost:
+    error: LeadershipLostError
+
+
+_Message: TypeAlias = (
+    _StopWanted | _SignalCame | _ThreadEnded | _CachesFilled | _GarbageIsDue | _LeaseTaken | _LeaseLost
+)
+
+
+class _Runnable(NamedTuple):
+    run: Callable[[Stop], None]
+    leader_only: bool
 
 
 class Manager:
@@ -111,6 +141,10 @@ class Manager:
 
     `client` and `mapper()` work before and without `run()`, on the caller's thread; who never calls `run()` calls
     `close()` at the end. Raises `ConfigError` for a bad name or option.
+
+    With an `election` the caches are filled and followed at once, so that a takeover costs no list. Until the lease is
+    ours nothing is reconciled, no leader-only runnable runs and no Event is sent, and every write of `client` raises
+    `NotLeaderError`; after it is lost, too, and the program ends. A dry run neither takes nor needs the lease.
     """
 
     client: Client
@@ -122,6 +156,7 @@ class Manager:
         clusters: Clusters,
         *,
         name: str,
+        election: LeaderElection | None = None,
         http: HTTPOptions | None = None,
         watch: WatchOptions | None = None,
         shutdown_grace: float = 10.0,
@@ -145,6 +180,13 @@ class Manager:
         self._gate = Gate(self.clock, changed=self._look_at_gate)
         self._collector = Collector(self.clock, ask=lambda: self._inbox.put(_GarbageIsDue()))
         self.fence = Fence()
+        self._elector: LeaderElector | None = None
+        self._lease_transport: Transport | None = None
+        if election is not None and not dry_run:
+            keeper = FenceKeeper(self.clock)
+            self.fence = keeper.fence
+            self._lease_transport = Transport(clusters.home(), user_agent=_user_agent(name), clock=self.clock)
+            self._elector = self._make_elector(election, keeper, self._lease_transport)
         self._transports = {
             cluster: Transport(
                 clusters.config(cluster),
@@ -176,7 +218,7 @@ class Manager:
         self.events = EventRecorder(
             self.client,
             program=name,
-            instance=f"{name}-{platform.node()}",
+            instance=self._elector.terms.identity if self._elector else f"{name}-{platform.node()}",
             fence=self.fence,
             clock=self.clock,
             find=self._find,
@@ -201,12 +243,13 @@ class Manager:
         self._lock = threading.Lock()  # guards all below
         self._has_run = False
         self._is_running = False
+        self._is_working = False
         self._was_open = False
         self._dead: tuple[str, ...] = ()
         self._used_mappers: dict[str, None] = {}
         self._controllers: dict[str, Controller] = {}
         self._graphs: list[DependencyGraph] = []
-        self._runnables: dict[str, Callable[[Stop], None]] = {}
+        self._runnables: dict[str, _Runnable] = {}
         self._ready_checks: dict[str, Check] = {}
         self._live_checks: dict[str, Check] = {}
 
@@ -319,16 +362,16 @@ class Manager:
             controller.add_owned(what)
         return controller
 
-    def add_runnable(self, name: str, run: Callable[[Stop], None]) -> None:
+    def add_runnable(self, name: str, run: Callable[[Stop], None], *, leader_only: bool = True) -> None:
         """Have `run(stop)` called on a thread of its own, after the caches are filled; it returns once `stop` is set.
 
-        One that returns or raises earlier stops the program. Raises `InformersError` after `run()`, `ConfigError`
-        for a name in use.
+        With `leader_only` it is called when we lead, else also on a standby. One that returns or raises earlier stops
+        the program. Raises `InformersError` after `run()`, `ConfigError` for a name in use.
         """
         check_name(name)
         with self._lock:
             self._check_open_locked(name, self._runnables)
-            self._runnables[name] = run
+            self._runnables[name] = _Runnable(run, leader_only)
 
     def add_ready_check(self, name: str, check: Check) -> None:
         """Be ready only while `check()` returns None; a text says why not."""
@@ -373,7 +416,11 @@ class Manager:
             for one in self.controllers()
             if (longest := one.longest_running()) > _LONG
         }
-        return {**alive, **dead, **busy, **_asked(checks)}
+        elector: dict[str, Finding] = {}
+        if self._elector is not None:
+            problem = self._elector.live_problem()
+            elector["elector"] = FINE if problem is None else Finding(problem)
+        return {**alive, **dead, **elector, **busy, **_asked(checks)}
 
     # Its life.
 
@@ -381,7 +428,9 @@ class Manager:
         """Start everything, block until stopped, stop everything, and raise what ended it.
 
         Returns after a signal (in the main thread, SIGTERM and SIGINT are handled) or `stop()`. Raises the error of a
-        thread that died, or `InformersError` when something still runs after the grace.
+        thread that died, `LeadershipLostError` when the lease is lost, or `InformersError` when something still runs
+        after the grace. If work does not end by the time when another process may hold the lease, the process ends
+        with status 1, without a return from here.
         """
         with self._lock:
             if self._has_run:
@@ -413,6 +462,8 @@ class Manager:
         """
         for transport in self._transports.values():
             transport.close()
+        if self._lease_transport is not None:
+            self._lease_transport.close()
 
     def controllers(self) -> Sequence[Controller]:
         """Return the controllers, in the order in which they were added."""
@@ -431,17 +482,33 @@ class Manager:
         with self._lock:
             self._is_running = True
             used = tuple(self._used_mappers)
-            controllers = tuple(self._controllers.values())
-            runnables = dict(self._runnables)
+            controllers = tuple(self._controllers)
         for cluster in used:
             self._start_discovery(cluster)
-        self.events.start()
-        for controller in controllers:
-            controller.start()
-        for name, run in runnables.items():
-            self._threads.start(f"run/{name}", partial(self._run_when_open, run), group=_WORK)
+        if self._elector is None:
+            self._start_work()
+        else:
+            self._threads.start("elector/deadline", self._elector.watch, group=_ELECTOR)
+            self._threads.start("elector", partial(self._run_when_open, self._elector.run), group=_ELECTOR)
+        self._start_runnables(leader_only=False)
         self._look_at_gate()
-        _log.info("started", extra=fields(program=self.name, controllers=[one.name for one in controllers]))
+        _log.info("started", extra=fields(program=self.name, controllers=controllers))
+
+    def _start_work(self) -> None:
+        """Start what only one process of several may do."""
+        with self._lock:
+            self._is_working = True
+        self.events.start()
+        for controller in self.controllers():
+            controller.start()
+        self._start_runnables(leader_only=True)
+
+    def _start_runnables(self, *, leader_only: bool) -> None:
+        with self._lock:
+            chosen = {name: one.run for name, one in self._runnables.items() if one.leader_only == leader_only}
+        for name, run in chosen.items():
+            group = _WORK if leader_only else _SIDE
+            self._threads.start(f"run/{name}", partial(self._run_when_open, run), group=group)
 
     def _run_when_open(self, run: Callable[[Stop], None]) -> None:
         if self._gate.wait(self._stop):
@@ -468,7 +535,18 @@ class Manager:
                     if self._tune_gc:
                         self._collector.freeze()
                 case _GarbageIsDue():
-                    self._collector.collect_if_due(is_idle=all(one.is_idle() for one in self.controllers()))
+                    self._collector.collect_if_due(is_idle=self._is_idle())
+                case _LeaseTaken():
+                    self._start_work()
+                case _LeaseLost():
+                    _log.error("leadership lost", extra=fields(reason=str(message.error)))
+                    return message.error
+
+    def _is_idle(self) -> bool:
+        """Tell whether nobody works: a standby's queues are full of what it may not do."""
+        with self._lock:
+            is_working = self._is_working
+        return not is_working or all(one.is_idle() for one in self.controllers())
 
     def _failed_meanwhile(self) -> BaseException | None:
         """Return what failed while everything was being stopped, the first if there is more than one."""
@@ -478,6 +556,9 @@ class Manager:
             if isinstance(message, _ThreadEnded) and message.error is not None:
                 error = _told(message)
                 failed = failed or error
+            elif isinstance(message, _LeaseLost):
+                _log.error("leadership lost", extra=fields(reason=str(message.error)))
+                failed = failed or message.error
         return failed
 
     def _shut_down(self) -> Sequence[str]:
@@ -489,9 +570,16 @@ class Manager:
         self._gate.signal()
         for controller in self.controllers():
             controller.stop()
-        left = [*self._wait_for_work()]
+        until = self.clock.monotonic() + self._grace
+        left = [*self._wait_for(_WORK, until)]
+        is_over = not left
         self.events.stop()
         left += self._threads.wait(_EVENTS, _EVENTS_GRACE)
+        if self._elector is not None:
+            # The lease after the work: nobody else is to begin before it has ended.
+            self._elector.finish(work_has_ended=is_over)
+            left += self._threads.wait(_ELECTOR, self._elector.longest_stop())
+        left += self._wait_for(_SIDE, until)
         for graph in graphs:
             graph.stop()
         for factory in self._factories.values():
@@ -512,13 +600,12 @@ class Manager:
             _log.info("stopped", extra=fields(program=self.name))
         return left
 
-    def _wait_for_work(self) -> Sequence[str]:
+    def _wait_for(self, group: str, until: float) -> Sequence[str]:
         """Give workers and runnables their grace; what they only read is cut, now and when they try again."""
-        until = self.clock.monotonic() + self._grace
         while True:
             self._cut_reads()
             wait = until - self.clock.monotonic()
-            left = self._threads.wait(_WORK, min(max(wait, 0.0), _CUT_AGAIN))
+            left = self._threads.wait(group, min(max(wait, 0.0), _CUT_AGAIN))
             if not left or wait <= 0:
                 return left
 
@@ -529,7 +616,7 @@ class Manager:
     def _thread_ended(self, name: str, group: str, error: BaseException | None) -> None:
         if self._stop.is_set() and (error is None or _comes_of_stop(error)):
             return
-        if error is None and group == _WORK:
+        if error is None and group in {_WORK, _SIDE}:
             # A program that asks for the stop and then returns has asked first.
             self._inbox.put(_ThreadEnded(name, None))
             return
@@ -552,6 +639,38 @@ class Manager:
             is_first, self._was_open = not self._was_open, True
         if is_first:
             self._inbox.put(_CachesFilled())
+
+    # Leader election.
+
+    def _make_elector(self, election: LeaderElection, keeper: FenceKeeper, transport: Transport) -> LeaderElector:
+        namespace = election.namespace or pod_namespace()
+        if not namespace:
+            namespace = "default"
+            _log.warning("no namespace given for the lease", extra=fields(lease=election.name, used=namespace))
+        ref = ObjectRef(LEASES, namespace, election.name)
+        return LeaderElector(
+            LeaseClient(transport, ref, field_manager=self.name),
+            ref,
+            election.terms(),
+            keeper=keeper,
+            clock=self.clock,
+            release=election.release,
+            taken=lambda: self._inbox.put(_LeaseTaken()),
+            lost=lambda error: self._inbox.put(_LeaseLost(error)),
+            end_process=self._end_process,
+        )
+
+    def _end_process(self) -> None:
+        """End at once, as another process may do the work by now; whatever hangs, also the log, is left behind."""
+        thread = threading.Thread(target=self._say_last_words, name="last-words", daemon=True)
+        with suppress(RuntimeError):  # the system has no more threads
+            start(thread)
+            thread.join(_LAST_WORDS)
+        os._exit(1)
+
+    def _say_last_words(self) -> None:
+        left = self._threads.wait(_WORK, 0)
+        _log.error("work goes on although the lease is lost, ending the process", extra=fields(threads=list(left)))
 
     @contextmanager
     def _handled_signals(self) -> Iterator[None]:

@@ -11,11 +11,16 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 
+import informers
 from controllers import copier
-from controllers.__main__ import find_names, main, parse_arguments, run
+from controllers.__main__ import election, find_names, main, parse_arguments, run
+
+if TYPE_CHECKING:
+    from informers.testing.servers import Server
 
 
 def parse(*words: str) -> argparse.Namespace:
@@ -107,7 +112,7 @@ def test_a_usage_error_says_what_is_wanted(
     "flag",
     [
         *("--source=secret", "--strict", "--on-source-missing=retain", "--on-rule-removed=retain", "--dry-run"),
-        *("--output=json", "--filename=x", "--offline", "--leader-elect"),
+        *("--output=json", "--filename=x", "--offline"),
         "--metrics",
     ],
 )
@@ -178,6 +183,55 @@ def test_a_module_that_is_no_controller_is_told(
     assert capsys.readouterr().err == (
         "controllers: nothing: want a function setup(manager, options) in the module, found none\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "in_pod", "elects"),
+    [
+        ([], False, False),
+        ([], True, True),
+        (["--leader-elect"], False, True),
+        (["--leader-elect=false"], True, False),
+    ],
+)
+def test_there_is_an_election_in_a_pod_or_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], in_pod: bool, elects: bool
+) -> None:
+    monkeypatch.setattr(informers.Clusters, "in_pod", lambda: in_pod)
+    options = vars(parse("--target=secret", *words))
+
+    found = election("k8s-copier", options)
+
+    assert found == (informers.LeaderElection("k8s-copier") if elects else None)
+
+
+def test_the_election_is_as_the_flags_say() -> None:
+    flags = (
+        "resource-name=one",
+        "resource-namespace=ops",
+        "lease-duration=60s",
+        "renew-deadline=40s",
+        "retry-period=5s",
+    )
+    options = vars(parse("--target=secret", "--leader-elect", *(f"--leader-elect-{flag}" for flag in flags)))
+
+    found = election("k8s-copier", options)
+
+    assert found == informers.LeaderElection("one", "ops", lease_duration=60.0, renew_deadline=40.0, retry_period=5.0)
+
+
+def test_a_program_without_these_flags_elects_nobody() -> None:
+    assert election("watcher", {}) is None
+
+
+def test_times_of_an_election_that_do_not_fit_are_one_line_and_status_2(embedded: Server) -> None:
+    ended = run_copier(
+        "--target=secret", f"--kubeconfig={embedded.kubeconfig}", "--leader-elect", "--leader-elect-renew-deadline=20s"
+    )
+
+    assert ended.returncode == 2
+    (line,) = [one for one in ended.stderr.splitlines() if not one.startswith("{")]
+    assert "LeaderElection: renew_deadline: want seconds, less than lease_duration (15), got 20.0" in line
 
 
 def test_a_console_script_of_this_name_is_installed() -> None:

@@ -498,12 +498,27 @@ def test_nothing_is_sent_while_the_fence_is_closed(events: Recording) -> None:
     before = dropped("fenced")
 
     events.say("closed")
-    events.rest()
     events.fence.open = True
     events.say("open")
 
     assert [body["note"] for body in events.bodies(1)] == ["open"]
     assert dropped("fenced") == before + 1
+
+
+def test_nothing_is_sent_once_the_fence_is_closed(clock: FakeClock) -> None:
+    recording = Recording(clock)
+    before = dropped("fenced")
+    recording.say("in time")
+    recording.fence.open = False
+
+    recording.recorder.start()
+    recording.rest()
+    recording.fence.open = True
+    recording.say("open again")
+
+    assert [body["note"] for body in recording.bodies(1)] == ["open again"]
+    assert dropped("fenced") == before + 1
+    recording.end()
 
 
 def test_a_dry_run_only_logs(clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
