@@ -81,6 +81,7 @@ class _Lent:
 
 
 _lent: ContextVar[_Lent | None] = ContextVar("informers_lent", default=None)
+_asking: ContextVar[str] = ContextVar("informers_asking", default="client")
 
 
 @contextmanager
@@ -95,6 +96,16 @@ def lend(*, deadline: float | None, wrote: Callable[[Write], None], part: str = 
         yield
     finally:
         _lent.reset(token)
+
+
+@contextmanager
+def asking_as(part: str) -> Iterator[None]:
+    """Have calls of this thread outside of reconciles name who asks, as the server's logs show it."""
+    token = _asking.set(part)
+    try:
+        yield
+    finally:
+        _asking.reset(token)
 
 
 def collection_path(gvr: GVR, namespace: str = "") -> str:
@@ -643,7 +654,7 @@ def _is_outcome_unknown(error: TransportError | APIError) -> bool:
 
 def _part() -> str:
     lent = _lent.get()
-    return lent.part if lent is not None else ""
+    return (lent.part if lent is not None else "") or _asking.get()
 
 
 def _time_for(transport: Transport, timeout: float | None, default: float) -> float:

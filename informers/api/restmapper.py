@@ -77,7 +77,7 @@ class RESTMapper:
             None  # why the last load failed, and until when that counts
         )
         self._failures = 0
-        self._misses: dict[str, float] = {}  # until when a name counts as unknown
+        self._unknown_until = float("-inf")  # until when a name that is not known is unknown: nothing is asked
         self._listeners: dict[object, Callable[[], None]] = {}
         self._index: tuple[Mapping[str, str], float] | None = None  # group version -> URL, and until when it counts
         # by URL, which holds a hash of the document; a core document is tens of MB when it is decoded
@@ -163,7 +163,7 @@ class RESTMapper:
         with self._changed:
             self._is_invalid = True
             self._index = None
-            self._misses.clear()
+            self._unknown_until = float("-inf")
             self._changed.notify_all()
 
     def run(self, stop: Stop) -> None:
@@ -222,16 +222,17 @@ class RESTMapper:
         try:
             return self._remembered(key, find(known), known)
         except UnknownKindError:
-            if self._is_known_miss(key):
+            if not self._may_look_again():
                 raise
-        self._reload()
+        try:
+            self._reload()
+        except InformersError:
+            with self._changed:
+                self._unknown_until = float("-inf")  # nobody knows
+            raise
         with self._changed:
             known = self._present
-        try:
-            return self._remembered(key, find(known), known)
-        except UnknownKindError:
-            self._remember_miss(key)
-            raise
+        return self._remembered(key, find(known), known)
 
     def _remembered(self, key: str, answer: Resource, known: Discovery) -> Resource:
         with self._changed:
@@ -239,24 +240,24 @@ class RESTMapper:
                 self._answers[key] = answer
         return answer
 
-    def _is_known_miss(self, key: str) -> bool:
-        """Tell whether a name was looked for a moment ago; raise what keeps us from looking again."""
+    def _may_look_again(self) -> bool:
+        """Tell whether a miss is worth a reload: one in ten seconds is, and waiting for one that is on its way.
+
+        Raises what keeps us from it.
+        """
         now = self._clock.monotonic()
+        if self._loads.is_flying("discovery"):
+            return True
         with self._changed:
-            if self._misses.get(key, now) > now:
-                return True
+            if now < self._unknown_until:
+                return False
             self._raise_recent_failure_locked(now)
-            return False
+            self._unknown_until = now + _MISS_SECONDS
+            return True
 
     def _raise_recent_failure_locked(self, now: float) -> None:
         if self._failure is not None and now < self._failure[1]:
             raise self._failure[0].with_traceback(None)
-
-    def _remember_miss(self, key: str) -> None:
-        now = self._clock.monotonic()
-        with self._changed:
-            self._misses = {name: until for name, until in self._misses.items() if until > now}
-            self._misses[key] = now + _MISS_SECONDS
 
     def _ensure_loaded(self) -> Discovery:
         self._announce_use()
@@ -321,7 +322,6 @@ class RESTMapper:
             if self._failure is not None:
                 self._failure, self._failures = None, 0
             if has_changed:
-                self._misses.clear()
                 self._index = None
         for name, problem in found.problems.items():
             if self._warnings.allow(name):
@@ -410,6 +410,11 @@ class _SingleFlight(Generic[_T]):
         if flight.error is not None:
             raise flight.error.with_traceback(None) if not is_mine else flight.error
         return flight.result, is_mine  # type: ignore[return-value] # without an error there is a result
+
+    def is_flying(self, key: str) -> bool:
+        """Tell whether a run is going on."""
+        with self._landed:
+            return key in self._flights
 
     def _fly(self, key: str, flight: _Flight[_T], function: Callable[[], _T]) -> None:
         try:

@@ -22,7 +22,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
 from typing import Final, NamedTuple, TypeAlias
 
-from informers.api.client import Client
+from informers.api.client import Client, asking_as
 from informers.api.clusters import Clusters
 from informers.api.fence import Fence, FenceKeeper
 from informers.api.kubeconfig import pod_namespace
@@ -223,7 +223,7 @@ class Manager:
             clock=self.clock,
             find=self._find,
             kind_of=self._kind_of,
-            start_thread=lambda run: self._threads.start("events", run, group=_EVENTS),
+            start_thread=lambda run: self._threads.start("events", partial(_run_as, "events", run), group=_EVENTS),
             dry_run=dry_run,
         )
         self._surroundings = Surroundings(
@@ -489,7 +489,7 @@ class Manager:
             self._start_work()
         else:
             self._threads.start("elector/deadline", self._elector.watch, group=_ELECTOR)
-            self._threads.start("elector", partial(self._run_when_open, self._elector.run), group=_ELECTOR)
+            self._threads.start("elector", partial(self._run_when_open, "elector", self._elector.run), group=_ELECTOR)
         self._start_runnables(leader_only=False)
         self._look_at_gate()
         _log.info("started", extra=fields(program=self.name, controllers=controllers))
@@ -508,11 +508,11 @@ class Manager:
             chosen = {name: one.run for name, one in self._runnables.items() if one.leader_only == leader_only}
         for name, run in chosen.items():
             group = _WORK if leader_only else _SIDE
-            self._threads.start(f"run/{name}", partial(self._run_when_open, run), group=group)
+            self._threads.start(f"run/{name}", partial(self._run_when_open, name, run), group=group)
 
-    def _run_when_open(self, run: Callable[[Stop], None]) -> None:
+    def _run_when_open(self, name: str, run: Callable[[Stop], None]) -> None:
         if self._gate.wait(self._stop):
-            run(self._stop)
+            _run_as(name, lambda: run(self._stop))
 
     def _supervise(self) -> BaseException | None:
         """Wait for what ends the program; return its error, None if there is none."""
@@ -797,6 +797,11 @@ def _told(ended: _ThreadEnded) -> BaseException:
         found.__cause__ = error
         return found
     return error
+
+
+def _run_as(part: str, run: Callable[[], None]) -> None:
+    with asking_as(part):
+        run()
 
 
 def _selection(what: What) -> Selection:

@@ -796,7 +796,7 @@ def test_user_agent_names_who_lends(ask: Ask) -> None:
     client.get(REF)
 
     agents = [asked.headers["user-agent"] for asked in server.asked]
-    assert agents == ["kube-informers (copier)"] * 4 + ["kube-informers"]
+    assert agents == ["kube-informers (copier)"] * 4 + ["kube-informers (client)"]
 
 
 @pytest.mark.parametrize("gvr", [CONFIGMAPS, GVR("", "v1", "secrets")])

@@ -304,6 +304,66 @@ def test_miss_reloads_once_and_counts_for_ten_seconds(
     assert loads(server) == 3
 
 
+def test_any_number_of_unknown_names_cause_one_reload_in_ten_seconds(
+    mapper: RESTMapper, fake: Fake, server: Server, clock: FakeClock
+) -> None:
+    mapper.resolve("pods")
+
+    for number in range(50):
+        with pytest.raises(UnknownKindError):
+            mapper.resolve(f"unknown{number}")
+        with pytest.raises(UnknownKindError):
+            mapper.resource(GVK("example.com", "v1", f"Unknown{number}"))
+    assert loads(server) == 2
+    clock.advance(10)
+    for number in range(50):
+        with pytest.raises(UnknownKindError):
+            mapper.resolve(f"unknown{number}")
+    assert loads(server) == 3
+
+    fake.groups["new.io"] = {"v1": [served("unknown7", "Unknown7")]}
+    mapper.invalidate("new.io")
+    assert mapper.resolve("unknown7").gvr.group == "new.io"
+    assert loads(server) == 4
+
+
+def test_unknown_name_waits_for_the_reload_that_another_one_caused(
+    mapper: RESTMapper, fake: Fake, server: Server
+) -> None:
+    mapper.resolve("pods")
+    fake.hold = threading.Event()
+    fake.groups["new.io"] = {"v1": [served("news", "New"), served("olds", "Old")]}
+    found: list[str] = []
+    threads = [
+        threading.Thread(target=lambda name=name: found.append(mapper.resolve(name).kind), name=name)  # type: ignore[misc] # bound now
+        for name in ("news", "olds")
+    ]
+    threads[0].start()
+    assert fake.held.acquire(timeout=60)
+    threads[1].start()
+    fake.hold.set()
+    for thread in threads:
+        thread.join(60)
+
+    assert sorted(found) == ["New", "Old"]
+
+
+def test_failed_reload_leaves_a_name_not_unknown_but_not_answered(
+    mapper: RESTMapper, fake: Fake, clock: FakeClock
+) -> None:
+    mapper.resolve("pods")
+    fake.broken["/apis"] = 500
+
+    for _ in range(3):
+        with pytest.raises(ServerError):
+            mapper.resolve("news")
+    fake.broken.clear()
+    fake.groups["new.io"] = {"v1": [served("news", "New")]}
+    clock.advance(3)
+
+    assert mapper.resolve("news").kind == "New"
+
+
 def test_new_kind_is_found_at_once_by_its_first_question(mapper: RESTMapper, fake: Fake) -> None:
     mapper.resolve("pods")
     fake.groups["new.io"] = {"v1": [served("news", "New")]}
