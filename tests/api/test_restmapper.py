@@ -335,7 +335,7 @@ def test_unknown_name_waits_for_the_reload_that_another_one_caused(
     fake.groups["new.io"] = {"v1": [served("news", "New"), served("olds", "Old")]}
     found: list[str] = []
     threads = [
-        threading.Thread(target=lambda name=name: found.append(mapper.resolve(name).kind), name=name)  # type: ignore[misc] # bound now
+        threading.Thread(target=lambda name=name: found.append(mapper.resolve(name).kind), name=name)
         for name in ("news", "olds")
     ]
     threads[0].start()
