@@ -31,7 +31,7 @@ from informers.testing.apiserver import kubeconfigs, loading
 from informers.testing.apiserver.connections import Listener
 from informers.testing.apiserver.control import Control
 from informers.testing.apiserver.faults import Fault, Faults
-from informers.testing.apiserver.requestlog import LoggedRequest, RequestLog
+from informers.testing.apiserver.requestlog import LoggedRequest, RequestLog, token_id
 from informers.testing.apiserver.service import Service, Settings
 from informers.testing.apiserver.tokens import Tokens, parse_token
 
@@ -214,6 +214,11 @@ class APIServer:
     def add_token(self, value: str = "", *, user: str = "admin", ttl: float | None = None) -> str:
         """Take one more bearer token, made here unless given; from the first on, requests need one."""
         return self._service.tokens.add(value=value, user=user, ttl=ttl).value
+
+    def revoke_token(self, value: str) -> None:
+        """Take a bearer token no longer. Raises `KeyError` if there is none."""
+        if not self._service.tokens.revoke(token_id(value)):
+            raise KeyError("no such token")
 
 
 def _line_writer(file: IO[str] | None) -> Any:
