@@ -83,19 +83,28 @@ class ObjectRef:
     """One object of one cluster: which one, not what is in it.
 
     `cluster` is `""` for the home cluster; `namespace` is `""` for a cluster-scoped object.
-    Equality, order and hash go over one string, which is made once: references are keys of hot maps.
+    Equality, order and hash go over one string, `identity`, which is made once: references are keys of hot maps, and
+    the hottest have the string itself as their key.
     """
 
     gvr: GVR = field(compare=False)
     namespace: str = field(compare=False)
     name: str = field(compare=False)
     cluster: str = field(default="", compare=False)
-    _key: str = field(init=False, repr=False)
+    identity: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         gvr = self.gvr
         key = f"{self.cluster}\0{gvr.group}\0{gvr.version}\0{gvr.resource}\0{self.namespace}\0{self.name}"
-        object.__setattr__(self, "_key", key)
+        object.__setattr__(self, "identity", key)
+
+    # Written out, as those that the decorator makes build tuples first.
+
+    def __eq__(self, other: object) -> bool:
+        return self.identity == other.identity if isinstance(other, ObjectRef) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
 
     def sibling(self, gvr: GVR, *, name: str, namespace: str | None = None) -> ObjectRef:
         """Name another object of the same cluster; without `namespace`, of the same namespace."""

@@ -4,6 +4,10 @@ Three sets say where a key is: *order* (ready to be handed out), *dirty* (added 
 *processing* (with a worker). A key added while it is processed is dirty only; `done` puts it back in order.
 There is no timer thread: due times are a heap, and `get` waits for a signal or the next due time.
 
+The order is one of classes, by priority. Inside a class the clusters take turns, inside a cluster its namespaces do,
+and inside a namespace what came first goes first: a burst in one place delays a single key of another by one turn.
+To take a turn is to leave a map at its front and to come back at its end if anything is left, so no empty map stays.
+
 What is surprising: a key has one time. Adding it now takes away its later due time, as the worker that gets it
 decides anew when to look again.
 """
@@ -16,7 +20,7 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from informers.backoff import Backoff
 from informers.clock import Clock
@@ -42,9 +46,14 @@ class Item(NamedTuple):
     attempt: int
 
 
+# Namespaces in the order of their turns, each with the identities of its keys in order. No map is empty.
+_Lane: TypeAlias = OrderedDict[str, OrderedDict[str, None]]
+
+
 class _Due(NamedTuple):
     """A key that is to be added later; `since` is None when the time itself is the reason to look."""
 
+    key: ObjectRef
     at: float
     number: int
     priority: int
@@ -63,15 +72,20 @@ class WorkQueue:
         self._lock = threading.Lock()  # guards all below
         self._changed = threading.Condition(self._lock)
         self._drained = threading.Condition(self._lock)
-        # The dirty set: priority, and since when. A key in _processing may be here, and is then in no class.
-        self._dirty: dict[ObjectRef, tuple[int, float]] = {}
-        self._processing: set[ObjectRef] = set()
-        # The order: priority -> keys with their numbers of arrival. No class is empty.
-        self._classes: dict[int, OrderedDict[ObjectRef, int]] = {}
+        # All by the identities of keys. The dirty set: the key, its priority, and since when. A key in _processing may
+        # be here, and is then in no class.
+        self._dirty: dict[str, tuple[ObjectRef, int, float]] = {}
+        self._processing: set[str] = set()
+        # The order: priority -> cluster -> its lane, clusters in the order of their turns. No map is empty.
+        self._classes: dict[int, OrderedDict[str, _Lane]] = {}
+        # The lanes of clusters that have to wait, by priority; they are in no class.
+        self._suspended: dict[str, dict[int, _Lane]] = {}
+        # When each class was last chosen, or came to be, in turns; for fairness among those that are not the highest.
+        self._last_turns: dict[int, int] = {}
         # A key is in _due or in _dirty, not in both. The heap may hold entries that _due no longer has.
-        self._due: dict[ObjectRef, _Due] = {}
-        self._heap: list[tuple[float, int, ObjectRef]] = []
-        self._failures: dict[ObjectRef, int] = {}
+        self._due: dict[str, _Due] = {}
+        self._heap: list[tuple[float, int, str]] = []
+        self._failures: dict[str, int] = {}
         self._buckets: dict[str, _Bucket] = {}
         self._numbers = itertools.count()
         self._turns = 0  # handed out of the highest class since a lower one had a turn
@@ -133,7 +147,7 @@ class WorkQueue:
         with self._lock:
             if self._is_shut:
                 return math.inf
-            failures = self._failures[key] = self._failures.get(key, 0) + 1
+            failures = self._failures[key.identity] = self._failures.get(key.identity, 0) + 1
             bucket = self._buckets.get(key.cluster)
             if bucket is None:
                 bucket = self._buckets[key.cluster] = _Bucket(now)
@@ -169,14 +183,14 @@ class WorkQueue:
 
         Raises `InformersError` for a key that is not with a worker.
         """
+        identity = key.identity
         with self._lock:
-            if key not in self._processing:
+            if identity not in self._processing:
                 msg = f"done {key}: no worker has it"
                 raise InformersError(msg)
-            self._processing.remove(key)
-            if (waiting := self._dirty.get(key)) is not None:
-                self._place_locked(key, waiting[0])
-                self._wake_locked(1)
+            self._processing.remove(identity)
+            if (waiting := self._dirty.get(identity)) is not None:
+                self._wake_locked(self._place_locked(key, waiting[1]))
             elif self._is_shut and self._is_empty_locked():
                 self._drained.notify_all()
             on_idle = tuple(self._on_idle.values()) if self._on_idle and self._is_empty_locked() else ()
@@ -186,12 +200,30 @@ class WorkQueue:
     def forget(self, key: ObjectRef) -> None:
         """Count the failures of `key` from 0 again."""
         with self._lock:
-            self._failures.pop(key, None)
+            self._failures.pop(key.identity, None)
 
     def failures(self, key: ObjectRef) -> int:
         """Return how often `key` failed since it was last forgotten."""
         with self._lock:
-            return self._failures.get(key, 0)
+            return self._failures.get(key.identity, 0)
+
+    def suspend(self, cluster: str) -> None:
+        """Keep the keys of a cluster, those of now and those to come, until `resume`; no worker gets one."""
+        with self._lock:
+            if self._is_shut:
+                return
+            kept = self._suspended.setdefault(cluster, {})
+            for priority in list(self._classes):
+                lanes = self._classes[priority]
+                if (lane := lanes.pop(cluster, None)) is not None:
+                    kept[priority] = lane
+                if not lanes:
+                    self._remove_class_locked(priority)
+
+    def resume(self, cluster: str) -> None:
+        """Hand out the keys of a cluster (again), in the order in which they are; may be called twice."""
+        with self._lock:
+            self._resume_locked(cluster)
 
     def shut_down(self, *, drain: bool = False, drop: bool = False) -> None:
         """Take nothing more; `get` hands out what is in order, then returns None.
@@ -203,9 +235,12 @@ class WorkQueue:
             self._is_shut = True
             self._due.clear()
             self._heap.clear()
+            for cluster in list(self._suspended):
+                self._resume_locked(cluster)
             if drop:
                 self._dirty.clear()
                 self._classes.clear()
+                self._last_turns.clear()
             self._changed.notify_all()
             if self._is_empty_locked():
                 self._drained.notify_all()
@@ -246,17 +281,22 @@ class WorkQueue:
 
     def depths(self) -> Mapping[int, int]:
         """Return how many keys wait to be looked at now, by priority."""
+        depths: dict[int, int] = {}
         with self._lock:
-            depths = {priority: len(members) for priority, members in self._classes.items()}
-            for key in self._processing:
-                if (waiting := self._dirty.get(key)) is not None:
-                    depths[waiting[0]] = depths.get(waiting[0], 0) + 1
+            lanes = [(priority, lane) for priority, lanes in self._classes.items() for lane in lanes.values()]
+            lanes += [each for kept in self._suspended.values() for each in kept.items()]
+            for priority, lane in lanes:
+                depths[priority] = depths.get(priority, 0) + sum(map(len, lane.values()))
+            for identity in self._processing:
+                if (waiting := self._dirty.get(identity)) is not None:
+                    depths[waiting[1]] = depths.get(waiting[1], 0) + 1
         return depths
 
     def holds(self, key: ObjectRef) -> bool:
         """Tell whether anything is remembered of `key`: waiting, due, processed, or failed."""
         with self._lock:
-            return any(key in place for place in (self._dirty, self._due, self._processing, self._failures))
+            places = (self._dirty, self._due, self._processing, self._failures)
+            return any(key.identity in place for place in places)
 
     def __len__(self) -> int:
         """Return how many keys wait to be looked at now."""
@@ -268,42 +308,41 @@ class WorkQueue:
 
     def _add_locked(self, key: ObjectRef, priority: int, since: float) -> int:
         """Make `key` dirty; return 1 if it came into order, else 0."""
-        if self._due and (due := self._due.pop(key, None)) is not None:
+        identity = key.identity
+        if self._due and (due := self._due.pop(identity, None)) is not None:
             priority = max(priority, due.priority)
             since = since if due.since is None else min(since, due.since)
-        waiting = self._dirty.get(key)
+        waiting = self._dirty.get(identity)
         if waiting is None:
-            self._dirty[key] = (priority, since)
-            if key in self._processing:
-                return 0
-            self._place_locked(key, priority)
-            return 1
-        before, oldest = waiting
+            self._dirty[identity] = (key, priority, since)
+            return 0 if identity in self._processing else self._place_locked(key, priority)
+        _, before, oldest = waiting
         if priority > before:
-            self._dirty[key] = (priority, min(since, oldest))
-            if key not in self._processing:
+            self._dirty[identity] = (key, priority, min(since, oldest))
+            if identity not in self._processing:
                 self._take_out_locked(key, before)
                 self._place_locked(key, priority)
         elif since < oldest:
-            self._dirty[key] = (before, since)
+            self._dirty[identity] = (key, before, since)
         return 0
 
     def _add_due_locked(self, key: ObjectRef, at: float, priority: int, since: float | None) -> None:
-        if (waiting := self._dirty.get(key)) is not None:
+        identity = key.identity
+        if (waiting := self._dirty.get(identity)) is not None:
             # It is looked at before that time. Only its priority can still rise.
-            self._add_locked(key, priority, waiting[1] if since is None else since)
+            self._add_locked(key, priority, waiting[2] if since is None else since)
             return
-        if (known := self._due.get(key)) is not None:
+        if (known := self._due.get(identity)) is not None:
             priority = max(priority, known.priority)
             since = known.since if since is None else since if known.since is None else min(since, known.since)
             if known.at <= at:
-                self._due[key] = known._replace(priority=priority, since=since)
+                self._due[identity] = known._replace(priority=priority, since=since)
                 return
         number = next(self._numbers)
-        self._due[key] = _Due(at, number, priority, since)
-        heapq.heappush(self._heap, (at, number, key))
+        self._due[identity] = _Due(key, at, number, priority, since)
+        heapq.heappush(self._heap, (at, number, identity))
         if len(self._heap) > 64 and len(self._heap) > 4 * len(self._due):
-            self._heap = [(due.at, due.number, known_key) for known_key, due in self._due.items()]
+            self._heap = [(due.at, due.number, each) for each, due in self._due.items()]
             heapq.heapify(self._heap)
         if self._idle and at < self._wake_at:
             self._changed.notify()
@@ -313,14 +352,14 @@ class WorkQueue:
         heap = self._heap
         ready = 0
         while heap:
-            at, number, key = heap[0]
-            due = self._due.get(key)
+            at, number, identity = heap[0]
+            due = self._due.get(identity)
             if due is None or due.number != number:
                 heapq.heappop(heap)  # left behind by an earlier time
             elif at <= now:
                 heapq.heappop(heap)
-                del self._due[key]
-                ready += self._add_locked(key, due.priority, at if due.since is None else due.since)
+                del self._due[identity]
+                ready += self._add_locked(due.key, due.priority, at if due.since is None else due.since)
             else:
                 break
         return ready
@@ -344,40 +383,91 @@ class WorkQueue:
             self._changed.notify(min(count, self._idle))
 
     def _pop_locked(self) -> Item:
+        chosen = self._next_class_locked()
+        lanes = self._classes[chosen]
+        cluster, lane = lanes.popitem(last=False)
+        namespace, identities = lane.popitem(last=False)
+        identity, _ = identities.popitem(last=False)
+        if identities:
+            lane[namespace] = identities
+        if lane:
+            lanes[cluster] = lane
+        elif not lanes:
+            self._remove_class_locked(chosen)
+        key, priority, since = self._dirty.pop(identity)
+        self._processing.add(identity)
+        self._handed_out += 1
+        return Item(key, priority, since, self._failures.get(identity, 0) if self._failures else 0)
+
+    def _next_class_locked(self) -> int:
+        """Choose the highest class, or on every tenth turn of those below the one whose last turn is longest ago."""
         classes = self._classes
         highest = max(classes)
         if len(classes) == 1:
             self._turns = 0
-            chosen = highest
-        else:
-            self._turns += 1
-            chosen = highest
-            if self._turns >= _LOWER_TURN:
-                # Of the lower classes the one whose first key came first, so that none starves.
-                self._turns = 0
-                chosen = min(
-                    (one for one in classes if one != highest), key=lambda one: next(iter(classes[one].values()))
-                )
-        members = classes[chosen]
-        key, _ = members.popitem(last=False)
-        if not members:
-            del classes[chosen]
-        priority, since = self._dirty.pop(key)
-        self._processing.add(key)
-        self._handed_out += 1
-        return Item(key, priority, since, self._failures.get(key, 0) if self._failures else 0)
+            return highest
+        self._turns += 1
+        if self._turns < _LOWER_TURN:
+            return highest
+        self._turns = 0
+        chosen = min((one for one in classes if one != highest), key=self._last_turns.__getitem__)
+        self._last_turns[chosen] = next(self._numbers)
+        return chosen
 
-    def _place_locked(self, key: ObjectRef, priority: int) -> None:
-        members = self._classes.get(priority)
-        if members is None:
-            members = self._classes[priority] = OrderedDict()
-        members[key] = next(self._numbers)
+    def _place_locked(self, key: ObjectRef, priority: int) -> int:
+        """Put a key at the end of its namespace's keys; return 1 if a worker may take it now, else 0."""
+        cluster = key.cluster
+        if self._suspended and (kept := self._suspended.get(cluster)) is not None:
+            if (lane := kept.get(priority)) is None:
+                lane = kept[priority] = OrderedDict()
+            ready = 0
+        else:
+            if (lanes := self._classes.get(priority)) is None:
+                lanes = self._add_class_locked(priority)
+            if (lane := lanes.get(cluster)) is None:
+                lane = lanes[cluster] = OrderedDict()
+            ready = 1
+        if (identities := lane.get(key.namespace)) is None:
+            identities = lane[key.namespace] = OrderedDict()
+        identities[key.identity] = None
+        return ready
 
     def _take_out_locked(self, key: ObjectRef, priority: int) -> None:
-        members = self._classes[priority]
-        del members[key]
-        if not members:
-            del self._classes[priority]
+        """Take a key out of its class; the maps that this leaves empty go."""
+        kept = self._suspended.get(key.cluster)
+        lane = self._classes[priority][key.cluster] if kept is None else kept[priority]
+        identities = lane[key.namespace]
+        del identities[key.identity]
+        if identities:
+            return
+        del lane[key.namespace]
+        if lane:
+            return
+        if kept is not None:
+            del kept[priority]
+            return
+        del self._classes[priority][key.cluster]
+        if not self._classes[priority]:
+            self._remove_class_locked(priority)
+
+    def _resume_locked(self, cluster: str) -> None:
+        ready = 0
+        for priority, lane in self._suspended.pop(cluster, {}).items():
+            lanes = self._classes.get(priority)
+            if lanes is None:
+                lanes = self._add_class_locked(priority)
+            lanes[cluster] = lane
+            ready += sum(map(len, lane.values()))
+        self._wake_locked(ready)
+
+    def _add_class_locked(self, priority: int) -> OrderedDict[str, _Lane]:
+        made = self._classes[priority] = OrderedDict()
+        self._last_turns[priority] = next(self._numbers)
+        return made
+
+    def _remove_class_locked(self, priority: int) -> None:
+        del self._classes[priority]
+        del self._last_turns[priority]
 
 
 class _Bucket:

@@ -19,8 +19,8 @@ from informers.testing.clock import FakeClock
 CONFIGMAPS = GVR("", "v1", "configmaps")
 
 
-def key(name: str, cluster: str = "") -> ObjectRef:
-    return ObjectRef(CONFIGMAPS, "default", name, cluster)
+def key(name: str, cluster: str = "", namespace: str = "default") -> ObjectRef:
+    return ObjectRef(CONFIGMAPS, namespace, name, cluster)
 
 
 A, B, C, D = map(key, "abcd")
@@ -515,8 +515,7 @@ def test_of_several_lower_classes_none_starves(queue: WorkQueue) -> None:
 
     order = take_all(queue)
 
-    assert order.index(A) == 9
-    assert order.index(B) == 119
+    assert [order.index(one) for one in (A, key("wide-0"), B, key("wide-1"))] == [9, 19, 29, 39]
 
 
 def test_since_is_the_time_of_the_oldest_change_not_yet_looked_at(queue: WorkQueue, clock: FakeClock) -> None:
@@ -570,7 +569,7 @@ def test_retries_follow_the_option(clock: FakeClock) -> None:
 
 
 def test_no_number_of_failures_overflows(queue: WorkQueue) -> None:
-    queue._failures[A] = 10**9
+    queue._failures[A.identity] = 10**9
 
     assert queue.add_rate_limited(A) == 300.0
 
@@ -630,3 +629,121 @@ def test_the_same_key_in_two_clusters_are_two(queue: WorkQueue) -> None:
     queue.add(key("a", cluster="b"))
 
     assert len(queue) == 2
+
+
+def test_clusters_take_turns_and_inside_a_cluster_its_namespaces(queue: WorkQueue) -> None:
+    queue.add_many([key(f"{number}", namespace="many") for number in range(4)])
+    queue.add_many([key("0", namespace="few"), key("0", "b"), key("1", "b")])
+
+    order = [(one.cluster, one.namespace, one.name) for one in take_all(queue)]
+
+    assert order == [
+        ("", "many", "0"),
+        ("b", "default", "0"),
+        ("", "few", "0"),
+        ("b", "default", "1"),
+        ("", "many", "1"),
+        ("", "many", "2"),
+        ("", "many", "3"),
+    ]
+
+
+def test_a_key_of_a_quiet_cluster_or_namespace_waits_for_one_turn_of_a_busy_one(queue: WorkQueue) -> None:
+    queue.add_many([key(f"{number}") for number in range(1000)])
+    take(queue)
+
+    queue.add(key("quiet", "b"))
+    queue.add(key("quiet", namespace="other"))
+    order = [take(queue).key for _ in range(4)]
+
+    assert order.index(key("quiet", "b")) <= 1
+    assert order.index(key("quiet", namespace="other")) <= 3
+
+
+def test_turns_are_taken_inside_each_priority(queue: WorkQueue) -> None:
+    queue.add_many([key("0", "b"), key("1", "b")])
+    queue.add(A, priority=INITIAL)
+
+    assert take_all(queue) == [key("0", "b"), key("1", "b"), A]
+
+
+def test_clusters_and_namespaces_that_come_and_go_leave_nothing_behind(queue: WorkQueue) -> None:
+    for number in range(300):
+        queue.add(key("a", f"cluster-{number % 7}", f"namespace-{number}"), priority=INITIAL)
+        queue.add(key("a", f"cluster-{number % 7}", f"namespace-{number}"))
+    queue.suspend("cluster-1")
+    queue.add(key("b", "cluster-1"), priority=INITIAL)
+    queue.add(key("b", "cluster-1"))
+    queue.resume("cluster-1")
+
+    take_all(queue)
+
+    assert not queue._classes
+    assert not queue._last_turns
+    assert not queue._suspended
+    assert not queue._dirty
+
+
+def test_keys_of_a_suspended_cluster_wait_and_keep_their_order(queue: WorkQueue) -> None:
+    queue.add_many([key("0", "b"), A, key("1", "b")])
+
+    queue.suspend("b")
+    queue.suspend("b")
+    queue.add(key("2", "b"))
+    queue.add(key("3", "b"), priority=INITIAL)
+    queue.add(key("1", "b"))
+    got = take(queue)
+    queue.done(got.key)
+
+    assert got.key == A
+    assert len(queue) == 4
+    assert queue.depths() == {NORMAL: 3, INITIAL: 1}
+    assert not queue.is_idle()
+    queue.resume("b")
+    queue.resume("b")
+    assert take_all(queue) == [key(name, "b") for name in "0123"]
+
+
+def test_a_key_raised_while_its_cluster_is_suspended_comes_with_its_new_class(queue: WorkQueue) -> None:
+    queue.suspend("b")
+    queue.add_many([key("0", "b"), key("1", "b")], priority=INITIAL)
+    queue.add(key("1", "b"))
+
+    queue.resume("b")
+
+    assert take_all(queue) == [key("1", "b"), key("0", "b")]
+
+
+def test_a_key_with_a_worker_when_its_cluster_is_suspended_waits_once_given_back(queue: WorkQueue) -> None:
+    queue.add(key("0", "b"))
+    got = take(queue)
+    queue.suspend("b")
+    queue.add(got.key)
+    queue.done(got.key)
+    queue.add(A)
+
+    assert take(queue).key == A
+    queue.resume("b")
+    assert take(queue).key == got.key
+
+
+def test_resuming_wakes_as_many_workers_as_there_are_keys(queue: WorkQueue, clock: FakeClock) -> None:
+    queue.suspend("b")
+    queue.add_many([key("0", "b"), key("1", "b")])
+    workers = [Worker(queue), Worker(queue)]
+    clock.block_until_waiting(2)
+
+    queue.resume("b")
+
+    assert {item.key for worker in workers if (item := worker.join())} == {key("0", "b"), key("1", "b")}
+
+
+def test_shutting_down_ends_a_suspension_so_that_all_can_be_drained(queue: WorkQueue) -> None:
+    queue.suspend("b")
+    queue.add(key("0", "b"))
+
+    queue.shut_down()
+    queue.suspend("b")
+
+    assert take_all(queue) == [key("0", "b")]
+    assert queue.get() is None

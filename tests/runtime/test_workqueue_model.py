@@ -19,9 +19,15 @@ from informers.runtime.workqueue import INITIAL, NORMAL, WIDE, WorkQueue
 from informers.testing.clock import FakeClock
 
 CONFIGMAPS = GVR("", "v1", "configmaps")
-KEYS = [ObjectRef(CONFIGMAPS, "default", f"n{number}", cluster) for number in range(3) for cluster in ("", "b")]
+KEYS = [
+    ObjectRef(CONFIGMAPS, namespace, f"n{number}", cluster)
+    for number in range(2)
+    for cluster in ("", "b")
+    for namespace in ("x", "y")
+]
 
-keys = st.sampled_from(KEYS[:4])
+keys = st.sampled_from(KEYS[:6])
+clusters = st.sampled_from(["", "b"])
 priorities = st.sampled_from([NORMAL, WIDE, INITIAL])
 seconds = st.sampled_from([-1.0, 0.0, 0.5, 1.0, 2.0, 3.5, 7.0])
 
@@ -34,6 +40,10 @@ class QueueMachine(RuleBasedStateMachine):
         self.clock = FakeClock()
         self.queue = WorkQueue(clock=self.clock, retry=Backoff(1.0, 4.0, jitter=0.0))
         self.ready: list[tuple[int, ObjectRef]] = []  # in order of arrival
+        self.suspended: set[str] = set()
+        # When each class, cluster of a class and namespace of a cluster last had its turn, or came to have keys.
+        self.last_turn: dict[tuple[object, ...], int] = {}
+        self.turn = 0
         self.again: dict[ObjectRef, int] = {}  # dirty while processing
         self.processing: set[ObjectRef] = set()
         self.due: list[tuple[float, int, ObjectRef]] = []
@@ -50,8 +60,35 @@ class QueueMachine(RuleBasedStateMachine):
         known = [before for before, other in self.ready if other == key]
         if known and known[0] >= priority:
             return
-        self.ready = [one for one in self.ready if one[1] != key]
+        self.model_remove(key)
+        self.model_place(key, priority)
+
+    def model_place(self, key: ObjectRef, priority: int) -> None:
         self.ready.append((priority, key))
+        for group in self.groups((priority, key)):
+            self.model_turn(group, only_if_new=True)
+
+    def model_turn(self, group: tuple[object, ...], *, only_if_new: bool = False) -> None:
+        if not only_if_new or group not in self.last_turn:
+            self.turn += 1
+            self.last_turn[group] = self.turn
+
+    def model_remove(self, key: ObjectRef) -> None:
+        self.ready = [one for one in self.ready if one[1] != key]
+        self.model_clean_up()
+
+    def model_clean_up(self) -> None:
+        present = {group for one in self.ready for group in self.groups(one)}
+        self.last_turn = {group: turn for group, turn in self.last_turn.items() if group in present}
+
+    def groups(self, one: tuple[int, ObjectRef]) -> list[tuple[object, ...]]:
+        """What has turns: a class, a cluster in it, a namespace in that; a suspended cluster is in no class."""
+        priority, key = one
+        inside = (priority, key.cluster, key.namespace)
+        return [inside] if key.cluster in self.suspended else [(priority,), inside[:2], inside]
+
+    def available(self) -> list[tuple[int, ObjectRef]]:
+        return [one for one in self.ready if one[1].cluster not in self.suspended]
 
     def model_add_after(self, key: ObjectRef, wait: float, priority: int) -> None:
         if wait <= 0 or key in self.again or any(other == key for _, other in self.ready):
@@ -67,18 +104,22 @@ class QueueMachine(RuleBasedStateMachine):
             self.due.append((at, priority, key))
 
     def model_next(self) -> ObjectRef:
-        classes = sorted({priority for priority, _ in self.ready}, reverse=True)
-        if len(classes) == 1:
+        ready = self.available()
+        classes = sorted({priority for priority, _ in ready}, reverse=True)
+        chosen = classes[0]
+        self.turns = self.turns + 1 if len(classes) > 1 else 0
+        if self.turns == 10:
             self.turns = 0
-            choice = self.ready[0]
-        else:
-            self.turns += 1
-            wanted = [one for one in self.ready if one[0] == classes[0]]
-            if self.turns == 10:
-                self.turns = 0
-                wanted = [one for one in self.ready if one[0] != classes[0]]
-            choice = wanted[0]
-        self.ready.remove(choice)
+            chosen = min(classes[1:], key=lambda priority: self.last_turn[(priority,)])
+            self.model_turn((chosen,))
+        ready = [one for one in ready if one[0] == chosen]
+        cluster = min((key.cluster for _, key in ready), key=lambda name: self.last_turn[chosen, name])
+        ready = [one for one in ready if one[1].cluster == cluster]
+        namespace = min((key.namespace for _, key in ready), key=lambda name: self.last_turn[chosen, cluster, name])
+        choice = next(one for one in ready if one[1].namespace == namespace)
+        self.model_turn((chosen, cluster))
+        self.model_turn((chosen, cluster, namespace))
+        self.model_remove(choice[1])
         return choice[1]
 
     @rule(key=keys, priority=priorities)
@@ -120,7 +161,25 @@ class QueueMachine(RuleBasedStateMachine):
         for _, priority, key in sorted((one for one in self.due if one[0] <= now), key=lambda one: one[0]):
             self.model_add(key, priority)
 
-    @precondition(lambda self: self.ready)
+    @precondition(lambda self: not self.is_shut)
+    @rule(cluster=clusters)
+    def suspend(self, cluster: str) -> None:
+        self.queue.suspend(cluster)
+        self.suspended.add(cluster)
+        self.model_clean_up()
+
+    @rule(cluster=clusters)
+    def resume(self, cluster: str) -> None:
+        self.queue.resume(cluster)
+        self.model_resume(cluster)
+
+    def model_resume(self, cluster: str) -> None:
+        self.suspended.discard(cluster)
+        for one in self.ready:
+            for group in self.groups(one):
+                self.model_turn(group, only_if_new=True)
+
+    @precondition(lambda self: self.available())
     @rule()
     def get(self) -> None:
         wanted = self.model_next()
@@ -140,11 +199,13 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue.done(key)
         self.processing.remove(key)
         if key in self.again:
-            self.ready.append((self.again.pop(key), key))
+            self.model_place(key, self.again.pop(key))
 
     @rule()
     def shut_down(self) -> None:
         self.queue.shut_down()
+        for cluster in sorted(self.suspended):
+            self.model_resume(cluster)
         self.is_shut = True
         self.due = []
 
@@ -157,16 +218,15 @@ class QueueMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "queue"):
-            self.queue.shut_down()
+            self.shut_down()
             while self.ready or self.processing:
                 if self.ready:
                     self.get()
-                    self.processing.clear()
-                for key in list(self.queue._processing):
+                for key in sorted(self.processing):
                     self.queue.done(key)
+                    self.processing.remove(key)
                     if key in self.again:
-                        self.ready.append((self.again.pop(key), key))
-                self.processing.clear()
+                        self.model_place(key, self.again.pop(key))
             assert self.queue.get() is None
 
 
