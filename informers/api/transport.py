@@ -67,12 +67,14 @@ class Transport:
         qps: float = 0.0,
         burst: int = 0,
         line_limit: int = 64 << 20,
+        credentials: Credentials | None = None,
     ) -> None:
         self.cluster = cluster
         self.clock: Clock = SystemClock() if clock is None else clock
         self.config = config
         self._line_limit = line_limit
-        self._credentials = Credentials(config, cluster=cluster, clock=self.clock)
+        self._owns_credentials = credentials is None
+        self._credentials = credentials or Credentials(config, cluster=cluster, clock=self.clock)
         self._dialer = Dialer(config, cluster=cluster, clock=self.clock)
         self._gate = Gate(clock=self.clock, max_inflight=max_inflight, qps=qps, burst=burst)
         self._warnings = Throttle(self.clock, period=3600.0)
@@ -85,6 +87,11 @@ class Transport:
         self._kept = KeptConnections(self.clock)
         self._lock = threading.Lock()  # guards _reads
         self._reads: set[Cancel] = set()
+
+    @property
+    def credentials(self) -> Credentials:
+        """Who we are, to be shared with another transport to the same cluster: a program is run once for both."""
+        return self._credentials
 
     def request(
         self,
@@ -213,7 +220,8 @@ class Transport:
 
     def close(self) -> None:
         """Close idle connections, those in use when their answer has come; end a program that makes credentials."""
-        self._credentials.close()
+        if self._owns_credentials:
+            self._credentials.close()
         self._kept.close()
 
     def _request(self, call: Call, deadline: float, cancel: Cancel, *, unlimited: bool) -> Response:

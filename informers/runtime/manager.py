@@ -180,13 +180,6 @@ class Manager:
         self._gate = Gate(self.clock, changed=self._look_at_gate)
         self._collector = Collector(self.clock, ask=lambda: self._inbox.put(_GarbageIsDue()))
         self.fence = Fence()
-        self._elector: LeaderElector | None = None
-        self._lease_transport: Transport | None = None
-        if election is not None and not dry_run:
-            keeper = FenceKeeper(self.clock)
-            self.fence = keeper.fence
-            self._lease_transport = Transport(clusters.home(), user_agent=_user_agent(name), clock=self.clock)
-            self._elector = self._make_elector(election, keeper, self._lease_transport)
         self._transports = {
             cluster: Transport(
                 clusters.config(cluster),
@@ -199,6 +192,19 @@ class Manager:
             )
             for cluster in self._clusters
         }
+        self._elector: LeaderElector | None = None
+        self._lease_transport: Transport | None = None
+        if election is not None and not dry_run:
+            keeper = FenceKeeper(self.clock)
+            self.fence = keeper.fence
+            home = self._transports.get("")
+            self._lease_transport = Transport(
+                clusters.home(),
+                user_agent=_user_agent(name),
+                clock=self.clock,
+                credentials=None if home is None else home.credentials,
+            )
+            self._elector = self._make_elector(election, keeper, self._lease_transport)
         self.client = Client(self._transports, fence=self.fence, dry_run=dry_run)
         self._mappers: dict[str, RESTMapper] = {}
         self._factories: dict[str, InformerFactory] = {}
@@ -460,10 +466,12 @@ class Manager:
 
         For scripts that use `client` or `mapper()` alone; may be called twice, and `with closing(manager):` does it.
         """
-        for transport in self._transports.values():
+        for transport in self._all_transports():
             transport.close()
-        if self._lease_transport is not None:
-            self._lease_transport.close()
+
+    def _all_transports(self) -> Sequence[Transport]:
+        lease = () if self._lease_transport is None else (self._lease_transport,)
+        return (*self._transports.values(), *lease)
 
     def controllers(self) -> Sequence[Controller]:
         """Return the controllers, in the order in which they were added."""
@@ -520,7 +528,7 @@ class Manager:
             message = self._inbox.wait_for(_TIDY)
             match message:
                 case None:
-                    for transport in self._transports.values():
+                    for transport in self._all_transports():
                         transport.tidy()
                 case _StopWanted():
                     _log.info("stopping", extra=fields(reason=message.reason))
