@@ -1,4 +1,4 @@
-"""Our threads have small stacks; other people's do not."""
+"""Our threads have stacks of a known size; other people's are as they were."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from informers import threads
+from informers.process import STACK
 
 
 @pytest.fixture(autouse=True)
@@ -35,14 +36,14 @@ class Failing(threading.Thread):
         raise RuntimeError("can't start new thread")
 
 
-def test_a_thread_of_ours_has_a_small_stack_and_the_next_one_has_not() -> None:
+def test_a_thread_of_ours_has_its_size_of_stack_and_the_next_one_has_not() -> None:
     sizes: list[int] = []
     thread = Noting(sizes)
 
     threads.start(thread)
     thread.join()
 
-    assert sizes == [512 * 1024]
+    assert sizes == [STACK]
     assert threading.stack_size() == 0
 
 
@@ -71,5 +72,5 @@ def test_starting_side_by_side_leaves_the_size_as_it_was() -> None:
         starter.join()
     sys.setswitchinterval(before)
 
-    assert set(sizes) == {512 * 1024}
+    assert set(sizes) == {STACK}
     assert threading.stack_size() == 0

@@ -61,7 +61,7 @@ from informers.runtime.gate import Gate
 from informers.runtime.health import FINE, Finding, Findings, HealthServer, HTTPOptions, needed_for_ready
 from informers.runtime.leaderelection import LEASES, LeaderElection, LeaderElector, LeaseClient
 from informers.runtime.reconciler import Reconcile
-from informers.runtime.threads import Collector, Inbox, Threads
+from informers.runtime.threads import Inbox, Threads, Tuning
 from informers.runtime.workqueue import RETRY
 from informers.threads import start
 
@@ -84,7 +84,7 @@ _HTTP: Final = "http"
 _EVENTS_GRACE: Final = 4.0  # 2 s to send, and one call that was begun then
 _CACHE_GRACE: Final = 5.0  # for threads whose sockets were cut
 _CUT_AGAIN: Final = 0.5
-_TIDY: Final = 15.0  # how often the main thread, which has nothing else to do, looks after idle connections
+_TIDY: Final = 15.0  # how often the main thread, which has nothing else to do, looks after connections and garbage
 _HTTP_GRACE: Final = 2.0
 _LONG: Final = 60.0  # a reconcile that takes longer is told of where one looks for what is wrong
 _LAST_WORDS: Final = 0.5  # for a line on a stderr that may be blocked
@@ -112,11 +112,6 @@ class _CachesFilled:
 
 
 @dataclass(frozen=True, slots=True)
-class _GarbageIsDue:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
 class _LeaseTaken:
     pass
 
@@ -126,9 +121,7 @@ class _LeaseLost:
     error: LeadershipLostError
 
 
-_Message: TypeAlias = (
-    _StopWanted | _SignalCame | _ThreadEnded | _CachesFilled | _GarbageIsDue | _LeaseTaken | _LeaseLost
-)
+_Message: TypeAlias = _StopWanted | _SignalCame | _ThreadEnded | _CachesFilled | _LeaseTaken | _LeaseLost
 
 
 class _Runnable(NamedTuple):
@@ -178,7 +171,7 @@ class Manager:
         self._inbox: Inbox[_Message] = Inbox()
         self._threads = Threads(self.clock, self._thread_ended)
         self._gate = Gate(self.clock, changed=self._look_at_gate)
-        self._collector = Collector(self.clock, ask=lambda: self._inbox.put(_GarbageIsDue()))
+        self._tuning = Tuning(self.clock)
         self.fence = Fence()
         self._transports = {
             cluster: Transport(
@@ -443,7 +436,7 @@ class Manager:
                 msg = f"manager {self.name}: runs once"
                 raise InformersError(msg)
             self._has_run = True
-        with self._inbox.opened(), self._handled_signals(), self._tuned_collector():
+        with self._inbox.opened(), self._handled_signals(), self._tuned():
             error: BaseException | None = None
             try:
                 self._start()
@@ -530,6 +523,8 @@ class Manager:
                 case None:
                     for transport in self._all_transports():
                         transport.tidy()
+                    if self._tune_gc:
+                        self._tuning.collect_if_due(is_idle=self._is_idle())
                 case _StopWanted():
                     _log.info("stopping", extra=fields(reason=message.reason))
                     return None
@@ -541,9 +536,7 @@ class Manager:
                 case _CachesFilled():
                     _log.info("caches filled")
                     if self._tune_gc:
-                        self._collector.freeze()
-                case _GarbageIsDue():
-                    self._collector.collect_if_due(is_idle=self._is_idle())
+                        self._tuning.collect()
                 case _LeaseTaken():
                     self._start_work()
                 case _LeaseLost():
@@ -703,11 +696,11 @@ class Manager:
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     @contextmanager
-    def _tuned_collector(self) -> Iterator[None]:
+    def _tuned(self) -> Iterator[None]:
         if not self._tune_gc:
             yield
             return
-        with self._collector.tuned():
+        with self._tuning.applied():
             yield
 
     # Discovery.

@@ -1,4 +1,4 @@
-"""Threads with an owner, a name, a small stack and an end that is noticed; and a garbage collector that knows its time."""
+"""Threads with an owner, a name, a stack and an end that is noticed; and a garbage collector that knows its time."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ import logging
 import os
 import select
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from informers import metrics
 from informers.clock import Clock
 from informers.logs import fields
+from informers.process import GC_LONGEST, GC_PAUSE, GC_THAW, GC_THRESHOLDS, SWITCH_INTERVAL
 from informers.threads import start
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _threads = metrics.gauge("informers_threads", "Threads of ours that run", ("owner",))
-_gc_pause = metrics.gauge("informers_gc_pause_seconds", "How long the last full collection took")
+_gc_pause = metrics.histogram(
+    "informers_gc_pause_seconds",
+    "How long full collections of garbage took",
+    buckets=(0.0001, 0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5),
+)
 
 
 class Inbox(Generic[T]):
@@ -157,71 +163,55 @@ class Threads:
                 thread.join()
 
 
-class Collector:
-    """Do full collections when nothing is to be done, instead of in the middle of work.
-
-    The caches hold bytes, of which the collector sees nothing; what it would walk again and again are the maps and
-    the code around them, so these are frozen once the caches are filled.
-    """
-
-    # After so many new containers the youngest are looked at; the oldest only when we say so.
-    _THRESHOLDS: Final = (50_000, 20, 1_000_000)
-    _PAUSE: Final = 30.0  # not more often than this
-    _LONGEST: Final = 600.0  # not less often than this, while anything is allocated at all
+class Tuning:
+    """Set up the interpreter for a while, and collect garbage when nothing is to be done; see `informers.process`."""
 
     _lock = threading.Lock()  # guards _users and _before: the settings are the process's
     _users = 0
-    _before: tuple[int, int, int] = (0, 0, 0)
+    _before: tuple[tuple[int, int, int], float] = ((0, 0, 0), 0.0)
 
-    def __init__(self, clock: Clock, ask: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._ask = ask
-        self._last = clock.monotonic()
-        self._asked_at = -1.0
+        self._last = self._last_thaw = clock.monotonic()
 
     @contextmanager
-    def tuned(self) -> Iterator[None]:
-        """Have the collector set up for the length of a block."""
+    def applied(self) -> Iterator[None]:
+        """Have everything set for the length of a block."""
         with self._lock:
-            if Collector._users == 0:
-                Collector._before = gc.get_threshold()
-                gc.set_threshold(*self._THRESHOLDS)
-            Collector._users += 1
-        gc.callbacks.append(self._notice)
+            if Tuning._users == 0:
+                Tuning._before = gc.get_threshold(), sys.getswitchinterval()
+                gc.set_threshold(*GC_THRESHOLDS)
+                sys.setswitchinterval(SWITCH_INTERVAL)
+            Tuning._users += 1
         try:
             yield
         finally:
-            gc.callbacks.remove(self._notice)
             with self._lock:
-                Collector._users -= 1
-                if Collector._users == 0:
-                    gc.set_threshold(*Collector._before)
+                Tuning._users -= 1
+                if Tuning._users == 0:
+                    thresholds, interval = Tuning._before
+                    gc.set_threshold(*thresholds)
+                    sys.setswitchinterval(interval)
                     gc.unfreeze()
 
-    def freeze(self) -> None:
-        """Collect, and take what is left out of all later collections."""
-        self._collect()
+    def collect(self) -> None:
+        """Collect, and take what is left out of later collections, but for one in an hour."""
+        started = self._clock.monotonic()
+        must_thaw = started - self._last_thaw >= GC_THAW
+        if must_thaw:
+            gc.unfreeze()
+            self._last_thaw = started
+        found = gc.collect()
         gc.freeze()
+        self._last = self._clock.monotonic()
+        _gc_pause.observe(self._last - started)
+        seconds = round(self._last - started, 4)
+        _log.debug("collected garbage", extra=fields(objects=found, seconds=seconds, thawed=must_thaw))
 
     def collect_if_due(self, *, is_idle: bool) -> bool:
         """Collect if it is time: soon when nothing is to be done, at the latest after ten minutes."""
         waited = self._clock.monotonic() - self._last
-        if waited >= (self._PAUSE if is_idle else self._LONGEST):
-            self._collect()
+        if waited >= (GC_PAUSE if is_idle else GC_LONGEST):
+            self.collect()
             return True
         return False
-
-    def _collect(self) -> None:
-        started = self._clock.monotonic()
-        found = gc.collect()
-        self._last = self._clock.monotonic()
-        _gc_pause.set(self._last - started)
-        _log.debug("collected garbage", extra=fields(objects=found, seconds=round(self._last - started, 4)))
-
-    def _notice(self, phase: str, info: dict[str, Any]) -> None:
-        # Runs inside a collection of the younger generations, on any thread: it may only ask.
-        if phase == "stop" and info.get("generation") == 1:
-            now = self._clock.monotonic()
-            if now - self._last >= self._PAUSE and now - self._asked_at >= 1.0:
-                self._asked_at = now
-                self._ask()

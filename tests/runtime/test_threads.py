@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 import threading
+import weakref
 
+import msgspec
 import pytest
 
+from informers import metrics
 from informers.meta.objects import freeze
-from informers.runtime.threads import Collector, Threads
+from informers.process import GC_THRESHOLDS, SWITCH_INTERVAL
+from informers.runtime.threads import Threads, Tuning
 from informers.testing.clock import FakeClock
 
 
@@ -50,13 +55,15 @@ def test_the_error_of_a_thread_that_died_is_told(clock: FakeClock, error: BaseEx
     assert ends.seen == [("x", "work", error)]
 
 
-def test_a_small_stack_is_enough_for_a_deep_object(clock: FakeClock) -> None:
+def test_a_stack_is_enough_for_a_deep_object(clock: FakeClock) -> None:
     """Python's own limit of recursion comes before the end of the stack."""
     ends = Ends(clock)
     outcomes: list[str] = []
 
     def read() -> None:
-        for depth in (50, 200, 5000):
+        with pytest.raises(RecursionError):
+            msgspec.json.decode("[" * 100_000 + "]" * 100_000)
+        for depth in (50, 200, 100_000):
             try:
                 freeze(json.loads("[" * depth + "]" * depth))
                 outcomes.append("read")
@@ -93,51 +100,62 @@ def test_waiting_names_those_that_go_on_after_its_time(clock: FakeClock) -> None
     assert names == {"busy", "other"}
 
 
-def test_the_collector_is_tuned_for_a_while_and_put_back_after_the_last(clock: FakeClock) -> None:
-    before, callbacks = gc.get_threshold(), list(gc.callbacks)
-    first, second = Collector(clock, lambda: None), Collector(clock, lambda: None)
+def test_the_interpreter_is_tuned_for_a_while_and_put_back_after_the_last(clock: FakeClock) -> None:
+    before = gc.get_threshold(), sys.getswitchinterval()
+    first, second = Tuning(clock), Tuning(clock)
 
-    with first.tuned():
-        with second.tuned():
-            inner = gc.get_threshold()
-        outer = gc.get_threshold()
-        first.freeze()
+    with first.applied():
+        with second.applied():
+            inner = gc.get_threshold(), sys.getswitchinterval()
+        outer = gc.get_threshold(), sys.getswitchinterval()
+        first.collect()
         frozen = gc.get_freeze_count()
 
-    assert inner == outer != before
+    assert inner == outer == (GC_THRESHOLDS, SWITCH_INTERVAL)
     assert frozen > 0
-    assert gc.get_threshold() == before
+    assert (gc.get_threshold(), sys.getswitchinterval()) == before
     assert gc.get_freeze_count() == 0
-    assert gc.callbacks == callbacks
 
 
 def test_a_full_collection_waits_for_idleness_but_not_for_ever(clock: FakeClock) -> None:
-    collector = Collector(clock, lambda: None)
+    tuning = Tuning(clock)
 
     def at(seconds: float, *, is_idle: bool) -> bool:
         clock.advance(seconds)
-        return collector.collect_if_due(is_idle=is_idle)
+        return tuning.collect_if_due(is_idle=is_idle)
 
-    assert not at(29, is_idle=True), "not more often than each half minute"
-    assert at(1, is_idle=True)
-    assert not at(599, is_idle=False)
-    assert at(1, is_idle=False), "at the latest after ten minutes"
+    with tuning.applied():
+        assert not at(29, is_idle=True), "not more often than each half minute"
+        assert at(1, is_idle=True)
+        assert not at(599, is_idle=False)
+        assert at(1, is_idle=False), "at the latest after ten minutes"
 
 
-def test_collections_of_the_young_ask_for_a_full_one_when_it_is_due(clock: FakeClock) -> None:
-    asked: list[int] = []
-    collector = Collector(clock, lambda: asked.append(1))
+def test_a_cycle_that_was_frozen_is_collected_within_the_hour(clock: FakeClock) -> None:
+    class Node:
+        def __init__(self) -> None:
+            self.itself = self
 
-    with collector.tuned():
-        gc.collect(1)
-        early = len(asked)
-        clock.advance(30)
-        gc.collect(0)
-        young = len(asked)
-        gc.collect(1)
-        gc.collect(1)
+    tuning = Tuning(clock)
+    pauses = metrics.histogram(
+        "informers_gc_pause_seconds", "", buckets=(0.0001, 0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5)
+    )
+    before = pauses.value().count
 
-    assert (early, young, len(asked)) == (0, 0, 1)
+    with tuning.applied():
+        node: Node | None = Node()
+        seen = weakref.ref(node)
+        tuning.collect()
+        node = None
+        clock.advance(1800)
+        tuning.collect()
+        is_kept = seen() is not None
+        clock.advance(1800)
+        tuning.collect()
+
+    assert is_kept, "what is frozen is not walked"
+    assert seen() is None
+    assert pauses.value().count == before + 3
 
 
 def test_a_thread_that_cannot_be_started_is_not_waited_for(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
