@@ -15,7 +15,6 @@ PATIENCE = 60.0
 
 # verb, resource, and the part that the User-Agent names
 ASKED = {
-    ("list", "configmaps", "informer"),
     ("watch", "configmaps", "informer"),
     ("list", "namespaces", "informer"),
     ("get", "configmaps", "writer"),
@@ -63,6 +62,8 @@ def test_every_request_says_who_we_are_and_which_part_asks(perform: Any) -> None
 
     manager.add_controller("writer", reconcile, primary=stage.configmaps())
     stage.put("a", "1")
+    # What cannot be streamed is listed.
+    stage.faults.status(code=400, verb="watch", resource="namespaces", query={"sendInitialEvents": "*"})
     stage.opened.enter_context(follower)
     follower.until(lambda: reconciled, "reconciled")
     list(client.list(GVR("", "v1", "secrets"), namespace=stage.namespace))
