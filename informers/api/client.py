@@ -608,9 +608,15 @@ def _objects_in(found: _List, gvr: GVR, cluster: str) -> Iterator[Object]:
     missing = b'{"kind":%b,"apiVersion":%b,' % (_encoder.encode(kind), _encoder.encode(found.api_version))
     for item in items:
         raw = bytes(item)
-        obj = Object.parse(raw, gvr, cluster=cluster)
-        if not obj.kind and not obj.api_version:
-            obj = Object.parse(missing + raw.lstrip()[1:], gvr, cluster=cluster)
+        try:
+            obj = Object.parse(raw, gvr, cluster=cluster)
+            if not obj.kind and not obj.api_version:
+                obj = Object.parse(missing + raw.lstrip()[1:], gvr, cluster=cluster)
+        except _NOT_JSON:
+            msg = "want a list of objects, an item of the answer is something else"
+            raise APIError(
+                msg, found=msg, status=200, reason="UnexpectedAnswer", verb="list", ref=gvr, cluster=cluster
+            ) from None
         yield obj
 
 

@@ -319,7 +319,7 @@ def _gunzip_of(head: Head) -> _Gunzip | None:
         return None
     if coding in {"gzip", "x-gzip"}:
         return _Gunzip()
-    msg = f"content encoding {coding!r:.60} is not known"
+    msg = "the content encoding is neither gzip nor identity"
     raise FramingError(msg)
 
 

@@ -846,3 +846,12 @@ def test_a_fence_that_closes_on_the_way_stops_a_write_before_its_bytes(
         write(client)
 
         assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("item", ['"text"', "7", "null", "[]", '{"metadata": "text"}'])
+def test_list_with_an_item_that_is_no_object_says_so(item: str, ask: Ask) -> None:
+    content = f'{{"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {{}}, "items": [{item}]}}'.encode()
+    client, _ = ask(lambda connection: connection.answer(content))
+
+    with pytest.raises(APIError, match="an item of the answer is something else"):
+        list(client.list(CONFIGMAPS))
