@@ -244,7 +244,7 @@ class Controller:
     ) -> None:
         registration = informers.add_handler(handler, resync=resync)
         if self._options.required:
-            self._around.gate.require(_shown(what, cluster), informers, registration)
+            self._around.gate.require(_shown(what, cluster), informers, registration, cluster=cluster)
 
     def _enqueue_primary(self, delta: Delta) -> None:
         old, new = delta.old, delta.new

@@ -108,7 +108,7 @@ class _ThreadEnded:
 
 @dataclass(frozen=True, slots=True)
 class _CachesFilled:
-    pass
+    clusters: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ class Manager:
         self._has_run = False
         self._is_running = False
         self._is_working = False
-        self._was_open = False
+        self._opened: set[str] = set()  # clusters whose caches are filled, as far as that can be
         self._dead: tuple[str, ...] = ()
         self._used_mappers: dict[str, None] = {}
         self._controllers: dict[str, Controller] = {}
@@ -281,7 +281,7 @@ class Manager:
         if required:
             for cluster, informers in followed.items():
                 resource = str(informers.selection.resource)
-                self._gate.require(f"{cluster}/{resource}" if cluster else resource, informers)
+                self._gate.require(f"{cluster}/{resource}" if cluster else resource, informers, cluster=cluster)
         return Lister(followed, clock=self.clock)
 
     def dependency_graph(
@@ -478,6 +478,9 @@ class Manager:
     def _start(self) -> None:
         if self._http is not None:
             self._threads.start("http", partial(self._http.run, self._http_stop), group=_HTTP)
+        for controller in self.controllers():
+            for cluster in self._gate.clusters():
+                controller.queue.suspend(cluster)
         for factory in self._factories.values():
             factory.start()
         with self._lock:
@@ -493,6 +496,8 @@ class Manager:
             self._threads.start("elector", partial(self._run_when_open, "elector", self._elector.run), group=_ELECTOR)
         self._start_runnables(leader_only=False)
         self._look_at_gate()
+        if not self._gate.clusters():
+            self._inbox.put(_CachesFilled(()))  # as far as anybody waits for that
         _log.info("started", extra=fields(program=self.name, controllers=controllers))
 
     def _start_work(self) -> None:
@@ -525,6 +530,7 @@ class Manager:
                         transport.tidy()
                     if self._tune_gc:
                         self._tuning.collect_if_due(is_idle=self._is_idle())
+                    self._gate.tell_if_late()
                 case _StopWanted():
                     _log.info("stopping", extra=fields(reason=message.reason))
                     return None
@@ -534,7 +540,7 @@ class Manager:
                 case _ThreadEnded():
                     return _told(message)
                 case _CachesFilled():
-                    _log.info("caches filled")
+                    _log.info("caches filled", extra=fields(clusters=message.clusters))
                     if self._tune_gc:
                         self._tuning.collect()
                 case _LeaseTaken():
@@ -585,8 +591,9 @@ class Manager:
             graph.stop()
         for factory in self._factories.values():
             factory.stop()
+        caches_until = self.clock.monotonic() + _CACHE_GRACE  # for all clusters: one that hangs costs no other its time
         for factory in self._factories.values():
-            left += factory.join(_CACHE_GRACE)
+            left += factory.join(max(0.0, caches_until - self.clock.monotonic()))
         self._cut_reads()
         left += self._threads.wait(_DISCOVERY, _CACHE_GRACE)
         self.close()
@@ -632,14 +639,20 @@ class Manager:
         self._inbox.put(_ThreadEnded(name, error))
 
     def _look_at_gate(self) -> None:
+        """Have work done for the clusters that have opened."""
         with self._lock:
-            is_news = self._is_running and not self._was_open
-        if not is_news or not self._gate.is_open():
-            return
+            if not self._is_running:
+                return
+        opened = self._gate.open_clusters()
         with self._lock:
-            is_first, self._was_open = not self._was_open, True
-        if is_first:
-            self._inbox.put(_CachesFilled())
+            new = tuple(cluster for cluster in opened if cluster not in self._opened)
+            self._opened.update(new)
+            controllers = tuple(self._controllers.values())
+        for controller in controllers if new else ():
+            for cluster in new:
+                controller.queue.resume(cluster)
+        if new:
+            self._inbox.put(_CachesFilled(new))
 
     # Leader election.
 

@@ -233,3 +233,54 @@ def test_what_is_missing_is_told_again_when_it_changes_and_every_ten_minutes(
     stop.set()
     gate.signal()
     waiter.join()
+
+
+def test_each_cluster_opens_for_itself_and_stays_open(clock: FakeClock) -> None:
+    gate = Gate(clock)
+    home, away, more = Informer(), Informer(), Informer()
+    gate.require("x", home)
+    gate.require("b/x", away, cluster="b")
+    gate.require("b/y", more, cluster="b")
+    away.become("watching")
+    assert not gate.is_open()
+    assert set(gate.open_clusters()) == set()
+
+    more.become("synced")
+
+    assert gate.is_open()
+    assert set(gate.open_clusters()) == {"b"}
+    assert gate.missing() == ("x: syncing",)
+    away.become("syncing")
+    assert set(gate.open_clusters()) == {"b"}
+    home.become("synced")
+    assert set(gate.open_clusters()) == {"", "b"}
+
+
+def test_a_cluster_that_is_down_holds_up_nobody_but_is_told_as_missing(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate(clock)
+    gate.require("x", Informer("watching"))
+    gate.require("b/x", Informer(), cluster="b")
+
+    assert gate.wait(Stop(clock))
+    with caplog.at_level(logging.WARNING):
+        gate.tell_if_late()
+        clock.advance(121)
+        gate.tell_if_late()
+        gate.tell_if_late()
+
+    assert [record.message for record in caplog.records] == ["waiting for caches to fill"]
+
+
+def test_a_cluster_where_all_is_refused_is_no_reason_to_start(clock: FakeClock) -> None:
+    gate = Gate(clock)
+    home = Informer()
+    gate.require("x", home)
+    gate.require("b/x", Informer("forbidden"), cluster="b")
+
+    before = gate.is_open()
+    home.become("unserved")
+
+    assert not before
+    assert gate.is_open()  # nothing will ever come of either
