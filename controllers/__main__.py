@@ -119,7 +119,9 @@ def build_manager(program: str, options: Mapping[str, Any]) -> informers.Manager
         **given(kubeconfig="kubeconfig", contexts="contexts", all_contexts="all_contexts"),
         **given(max_inflight="max_inflight", qps="qps", burst="burst"),
     )
-    watch = informers.WatchOptions(**given(timeout="watch_timeout", silence="watch_silence"))
+    watch = informers.WatchOptions(
+        **given(timeout="watch_timeout", silence="watch_silence", initial="initial_list", page_size="page_size")
+    )
     return informers.Manager(
         clusters,
         name=program,

@@ -245,6 +245,12 @@ class FlagParser(argparse.ArgumentParser):
             metavar="DURATION",
             help="replace a connection that was silent for so long",
         )
+        add(
+            "--initial-list",
+            choices=("auto", "stream", "list"),
+            default="auto",
+            help="how what is there is fetched: as a stream, as a list, or as the server's version allows",
+        )
         add("--page-size", type=_page_size, default="0", metavar="N", help="objects a page of a list; 0 = automatic")
         add(
             "--shutdown-grace",

@@ -101,10 +101,7 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
         _log.debug("flags without a meaning were ignored", extra=fields(flags=options.ignored_flags))
     for text in options.target:
         _check_target(manager, text)
-    selections = [
-        Selection(text, namespaces=tuple(options.namespace), transform=keep_rules, page_size=options.page_size)
-        for text in options.target
-    ]
+    selections = [Selection(text, namespaces=tuple(options.namespace), transform=keep_rules) for text in options.target]
     clock = SystemClock()
     graph = manager.dependency_graph(namespaces=options.namespace)
     copier = Copier(

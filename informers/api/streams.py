@@ -18,6 +18,7 @@ class Stream:
     Attributes:
         headers: the answer's headers, names in lower case.
         silence: seconds without a byte after which `lines()` gives up; may be changed at any time.
+        until: when, on the monotonic clock, `lines()` gives up whatever comes; may be changed at any time.
         has_received: whether any byte of the body has come.
     """
 
@@ -28,7 +29,7 @@ class Stream:
         self.silence = silence
         self.has_received = False
         self._answer = answer
-        self._until = until
+        self.until = until
         self._clock = clock
         self._cancel = cancel
         self._splitter = LineSplitter(limit=line_limit)
@@ -61,7 +62,7 @@ class Stream:
 
     def receive_timeout(self) -> float:
         """Return how long the next byte may take, 0 or less when the time is over."""
-        return min(self.silence, self._until - self._clock.monotonic())
+        return min(self.silence, self.until - self._clock.monotonic())
 
     def __enter__(self) -> Self:
         return self

@@ -22,12 +22,13 @@ from informers import threads
 from informers.api.client import Client
 from informers.api.restmapper import RESTMapper
 from informers.api.transport import Transport
+from informers.cache.firstsyncs import FirstSyncs
 from informers.cache.indexer import IndexFunc
 from informers.cache.informer import Informer, InformerKey, Registration
 from informers.cache.lister import Lister
 from informers.cache.listwatch import Selection, WatchOptions
-from informers.cache.reflector import FirstSyncs
 from informers.cache.store import Delta, Handler, Store
+from informers.cache.streaming import Streaming
 from informers.clock import Clock, Stop
 from informers.logs import fields
 from informers.meta.errors import ConfigError, InformersError, UnknownKindError
@@ -354,7 +355,7 @@ class InformerSet:
                 metadata_only=selection.metadata_only,
                 keep_managed_fields=selection.keep_managed_fields,
                 transform=selection.transform,
-                page_size=selection.page_size,
+                page_size=selection.page_size or self._factory.page_size,
                 only_referred=self._only_referred,
             )
             for namespace in namespaces
@@ -494,10 +495,12 @@ class InformerFactory:
         self._client = client
         self._transport = transport
         self._mapper = mapper
+        self.page_size = options.page_size  # of lists of selections that do not say
         self._options = options
         self._on_thread_death = on_thread_death
         self._gzip = _wants_gzip(transport) if options.gzip is None else options.gzip
         self._first_syncs = FirstSyncs(options.first_syncs, clock)
+        self._streaming = Streaming(transport, initial=options.initial, clock=clock)
         self._stop = Stop(clock)
         self._changed = threading.Condition(threading.Lock())  # guards all below
         self._informers: dict[InformerKey, Informer] = {}
@@ -625,6 +628,7 @@ class InformerFactory:
             is_served=lambda: self._is_served(key.gvr),
             ask_discovery=lambda: self._ask_discovery(key.gvr),
             first_syncs=self._first_syncs,
+            streaming=self._streaming,
             options=self._options,
             gzip=self._gzip,
             clock=self.clock,

@@ -23,10 +23,12 @@ from informers.api.calls import Cancel
 from informers.api.client import Client
 from informers.api.transport import Transport
 from informers.cache.entries import Keeper
+from informers.cache.firstsyncs import FirstSyncs
 from informers.cache.indexer import IndexFunc
 from informers.cache.listwatch import ListWatch, Transform, WatchOptions, read_item
-from informers.cache.reflector import FirstSyncs, Hooks, Reflector
+from informers.cache.reflector import Hooks, Reflector
 from informers.cache.store import Delta, Handler, Mailbox, Store, StoreWriter, is_at_least
+from informers.cache.streaming import Streaming
 from informers.clock import Clock, Stop
 from informers.logs import Throttle, bind, fields
 from informers.meta.errors import APIError, ForbiddenError, InformersError, TransportError
@@ -94,6 +96,7 @@ class Informer:
         is_served: Callable[[], bool | None],
         ask_discovery: Callable[[], None],
         first_syncs: FirstSyncs,
+        streaming: Streaming,
         options: WatchOptions,
         gzip: bool,
         clock: Clock,
@@ -148,6 +151,7 @@ class Informer:
             page_size=key.page_size,
             options=options,
             first_syncs=first_syncs,
+            streaming=streaming,
             hooks=Hooks(
                 deliver=self._deliver,
                 changed=self._tell_changed,

@@ -1,5 +1,8 @@
 """Ask the server for one list or one watch of one selection, and give back pages and typed events.
 
+A watch can begin with everything that is there (a streaming list): what is there comes as additions, and a marked
+bookmark ends them.
+
 Nothing is remembered between two calls, and nothing is retried: what went wrong is raised, and the reflector
 decides. The one surprising thing: items are slices of the answer's bytes (`msgspec.Raw`), which keep the whole
 page alive for as long as they are kept; whoever stores one copies it first.
@@ -11,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Literal, Self, TypeAlias
+from typing import Final, Literal, Self, TypeAlias, get_args
 
 import msgspec
 
@@ -29,9 +32,11 @@ from informers.meta.selectors import parse_fields, parse_labels
 # Gives what is kept of an object: None for its metadata alone, `obj.body` itself for the object as it came, byte by byte.
 Transform: TypeAlias = Callable[[Object], Mapping[str, JSON] | None]
 EventType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
+Initial: TypeAlias = Literal["auto", "stream", "list"]
 
 _LIST_TIMEOUT: Final = 60.0
 _PAGE: Final = 500
+_END_OF_INITIAL: Final = "k8s.io/initial-events-end"
 _SECRETS: Final = "secrets"
 _SHOWN: Final = 200  # bytes of a line that makes no sense
 _PARTIAL: Final = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,application/json"
@@ -92,6 +97,10 @@ class WatchOptions:
     Attributes:
         timeout: a watch is asked to last between this and twice this many seconds.
         silence: a stream that delivers nothing, not even a bookmark, for so many seconds is replaced.
+        initial: how what is there is fetched: `stream` asks for it as the beginning of the watch, `list` as a list,
+            which costs the server the memory of a whole answer. `auto` streams from servers of 1.34 or newer, unless
+            pages are asked for. What turns out not to stream is listed.
+        page_size: force lists in pages of so many objects, where a selection does not say.
         backoff: the waits after failures, of one informer.
         first_syncs: how many informers of a cluster may make their first list at once.
         gzip: whether lists are asked for compressed; None decides by where the server is.
@@ -101,6 +110,8 @@ class WatchOptions:
 
     timeout: float = 300.0
     silence: float = 90.0
+    initial: Initial = "auto"
+    page_size: int | None = None
     backoff: Backoff = Backoff(0.8, 30.0)  # noqa: RUF009 - frozen, so all may share it
     first_syncs: int = 8
     gzip: bool | None = None
@@ -110,6 +121,11 @@ class WatchOptions:
     def __post_init__(self) -> None:
         _check_option("timeout", self.timeout, wanted="at least 5 seconds", holds=5 <= self.timeout < math.inf)
         _check_option("silence", self.silence, wanted="more than 0 seconds", holds=0 < self.silence < math.inf)
+        if self.initial not in get_args(Initial):
+            msg = f"WatchOptions: initial: want one of {', '.join(get_args(Initial))}, got {self.initial!r}"
+            raise ConfigError(msg)
+        if self.page_size is not None:
+            _check_option("page_size", self.page_size, wanted="at least 1", holds=self.page_size >= 1)
         _check_option("first_syncs", self.first_syncs, wanted="at least 1", holds=self.first_syncs >= 1)
         check = self.progress_check
         _check_option("progress_check", check, wanted="0 or more seconds", holds=0 <= check < math.inf)
@@ -199,6 +215,15 @@ class _Line(msgspec.Struct, gc=False):
     kind: str = ""
 
 
+class _MarkedMetadata(msgspec.Struct, gc=False):
+    annotations: dict[str, str] | None = None
+
+
+class _Marked(msgspec.Struct, gc=False):
+    metadata: _MarkedMetadata
+
+
+_decode_marked: Final = msgspec.json.Decoder(_Marked).decode
 _decode_received: Final = msgspec.json.Decoder(ReceivedEnvelope).decode
 _decode_list: Final = msgspec.json.Decoder(_List).decode
 _decode_line: Final = msgspec.json.Decoder(_Line).decode
@@ -217,6 +242,15 @@ def read_item(raw: msgspec.Raw) -> Item:
         return Item(raw, _decode_received(raw))
     except (*_NOT_JSON, RecursionError):
         return Item(raw, None)
+
+
+def ends_initial(bookmark: Item) -> bool:
+    """Tell whether this bookmark says that everything that was there at first has been sent."""
+    try:
+        annotations = _decode_marked(bookmark.raw).metadata.annotations
+    except _NOT_JSON:
+        return False
+    return annotations is not None and annotations.get(_END_OF_INITIAL) == "true"
 
 
 def _scan_list(body: bytes) -> _List:
@@ -362,12 +396,18 @@ class ListWatch:
         )
         return self._as_page(response, first_rv=None)[0]
 
-    def watch(self, *, rv: str, seconds: int, silence: float, cancel: Cancel) -> Watch:
+    def watch(
+        self, *, rv: str, seconds: int, silence: float, cancel: Cancel, initial_within: float | None = None
+    ) -> Watch:
         """Open a watch of what comes after `rv`, for so many seconds; `""` sends no version at all.
 
+        With `initial_within` it begins with everything that is there, as of `rv` or newer, and gives up by itself after
+        that many seconds; whoever sees the initial events go on moves `Watch.stream.until`.
         Returns when the server has answered. Raises what the transport raises.
         """
         query = [("watch", "true"), ("allowWatchBookmarks", "true"), ("timeoutSeconds", str(seconds))]
+        if initial_within is not None:
+            query += [("sendInitialEvents", "true"), ("resourceVersionMatch", "NotOlderThan")]
         if rv:
             query.append(("resourceVersion", rv))
         stream = self._transport.open_stream(
@@ -375,7 +415,7 @@ class ListWatch:
             query=[*query, *self._selectors],
             accept=_PARTIAL.format("") if self._metadata_only else "application/json",
             silence=silence,
-            deadline=seconds + 10.0,  # whatever the server does
+            deadline=seconds + 10.0 if initial_within is None else initial_within,  # whatever the server does
             cancel=cancel,
             verb="watch",
             ref=self.gvr,

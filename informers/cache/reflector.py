@@ -1,5 +1,8 @@
 """Keep a store like the server: list, watch, resume, start over. Never gives up, never blocks a reader.
 
+Where the server streams what is there, the list is the beginning of the watch: it is collected aside, swapped in when
+its end comes, and the same stream goes on.
+
 The loop has one exit, the stop signal. Every way out of a list or a watch, an unexpected exception of ours
 included, becomes an `Outcome`: what to do next, and how long to wait before. What an error means is decided by
 pure functions at the end of this file; what is done about it, in one place.
@@ -14,15 +17,26 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
 from informers import metrics
-from informers.api.calls import Cancel, LineTooLong
+from informers.api.calls import Cancel, LineTooLong, NotSent
 from informers.cache.entries import Keeper
-from informers.cache.listwatch import Event, Item, ListWatch, UndecodableError, Watch, WatchOptions, read_item
+from informers.cache.firstsyncs import FirstSyncs, Turn
+from informers.cache.listwatch import (
+    Event,
+    Item,
+    ListWatch,
+    UndecodableError,
+    Watch,
+    WatchOptions,
+    ends_initial,
+    read_item,
+)
+from informers.cache.silence import Silence
 from informers.cache.store import Received, Replacement, StoreWriter, is_at_least
+from informers.cache.streaming import NeverEndingError, Streaming
 from informers.clock import Clock, Stop
 from informers.logs import Throttle, fields
 from informers.meta.errors import (
@@ -48,6 +62,11 @@ _SHORT: Final = 1.0  # a watch shorter than this (seconds) was none
 _SHORT_IN_A_ROW: Final = 3
 _GOOD_EVENTS: Final = 10.0  # a watch that brought events for so long was healthy
 _LOOPS: Final = 3  # lists in a row that were too old for a watch when they were complete
+_INITIAL_WITHIN: Final = 30.0  # a streaming list ends, or something of it has come in the last
+_INITIAL_PAUSE: Final = 10.0
+_NO_END: Final = "no end of what was there at first, after {} events"
+_CUTS: Final = 3  # streaming lists that were cut in a row, after which a list is better
+_GRACE: Final = 10.0  # that a watch is let live beyond the time that it was asked for
 _MANY: Final = 1 << 30  # failures, for a wait at the cap
 
 _L: Final = ("cluster", "resource")
@@ -85,56 +104,6 @@ class Outcome:
     state: State | None = None
 
 
-class FirstSyncs:
-    """Let only so many informers of a cluster make their first list at once; spread them when many wait."""
-
-    def __init__(self, limit: int, clock: Clock) -> None:
-        self._limit = limit
-        self._clock = clock
-        self._changed = threading.Condition(threading.Lock())  # guards the two below
-        self._running = 0
-        self._waiting = 0
-
-    @contextmanager
-    def turn(self, stop: Stop) -> Iterator[bool]:
-        """Wait for a turn and hold it for the length of the block; yields False when stopped before it came."""
-        got, is_crowded = self._acquire(stop)
-        try:
-            if is_crowded:
-                stop.wait(random.random() * 0.2)
-            yield got and not stop.is_set()
-        finally:
-            if got:
-                self._release()
-
-    def _acquire(self, stop: Stop) -> tuple[bool, bool]:
-        take_off = stop.on_set(self._wake)
-        try:
-            with self._changed:
-                self._waiting += 1
-                try:
-                    while self._running >= self._limit and not stop.is_set():
-                        self._clock.wait(self._changed, None)
-                    is_crowded = self._waiting > self._limit
-                finally:
-                    self._waiting -= 1
-                if stop.is_set():
-                    return False, False
-                self._running += 1
-                return True, is_crowded
-        finally:
-            take_off()
-
-    def _release(self) -> None:
-        with self._changed:
-            self._running -= 1
-            self._changed.notify_all()
-
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
     """Whom a reflector tells. All run on its thread, with no lock held.
@@ -165,6 +134,7 @@ class Reflector:
         page_size: int | None,
         options: WatchOptions,
         first_syncs: FirstSyncs,
+        streaming: Streaming,
         hooks: Hooks,
         throttle: Throttle,
         clock: Clock,
@@ -176,6 +146,7 @@ class Reflector:
         self._page_size = page_size
         self._options = options
         self._first_syncs = first_syncs
+        self._streaming = streaming
         self._hooks = hooks
         self._throttle = throttle
         self._clock = clock
@@ -191,6 +162,9 @@ class Reflector:
         self._expired_in_a_row = 0
         self._has_progressed = False  # since the last list
         self._cause = "start"
+        self._cuts_in_a_row = 0  # of streaming lists
+        self._silence = Silence.of(options.silence)
+        self._begun: _Run | None = None  # the stream that brought what is there, to go on with
 
         self._changed = threading.Condition(threading.Lock())  # guards all below
         self._cancel: Cancel | None = None
@@ -253,6 +227,8 @@ class Reflector:
                 self._pause(self._delay(outcome))
         finally:
             take_off()
+            if self._begun is not None and self._begun.watch is not None:
+                self._begun.watch.stream.close()
             _watching.set(0, **self._labels)
             self._set_state("stopped")
 
@@ -299,44 +275,163 @@ class Reflector:
                 self._clock.wait(self._changed, left)
             self._is_nudged = False
 
-    # One list.
+    # What is there: as a stream, or as a list.
 
     def _list(self) -> Outcome:
         if self.has_synced():
-            return self._relist()
-        with self._first_syncs.turn(self._stop) as has_turn:
-            if not has_turn:
+            return self._start_over(None)
+        with self._first_syncs.turn(self._stop) as turn:
+            if turn is None:
                 return Outcome("list", wait="none")
             if self.state() == "pending":
                 self._set_state("syncing")
-            return self._relist()
+            return self._start_over(turn)
 
-    def _relist(self) -> Outcome:
+    def _start_over(self, turn: Turn | None) -> Outcome:
+        must_list = False
+        may_stream = self._may_stream()
+        if self._stop.is_set():
+            return Outcome("list", wait="none")
+        if may_stream:
+            try:
+                self._stream(turn)
+                return Outcome("watch", wait="none")
+            except Exception as error:  # noqa: BLE001 - as in _take
+                outcome = self._after_stream(error)
+                if outcome is not None or self._stop.is_set():
+                    return outcome or Outcome("list", wait="none")
+                must_list = not isinstance(error, NeverEndingError | ConnectionLost)
+        self._relist(turn)
+        if must_list:
+            # Only now: where a list is refused too, it is not streaming that the server cannot do.
+            self._streaming.note_refusal(self._listwatch.gvr)
+        return Outcome("watch", wait="none")
+
+    def _may_stream(self) -> bool:
+        """Tell whether to ask for a stream: at the start, and when our version is too old to go on from."""
+        if self.has_synced() and self._cause != "expired":
+            return False
+        return self._streaming.is_offered(
+            self._listwatch.gvr, in_pages=self._page_size is not None, stop=self._stop, cancel=self._new_cancel()
+        )
+
+    def _stream(self, turn: Turn | None) -> None:
+        """Collect what is there from the beginning of a watch, and leave the watch open for the next step."""
+        rv = self._rv if self._has_version() else ""
+        run = self._new_run(is_ordered=False)
+        replacement = self._writer.replacement()
+        try:
+            watch = self._open(run, rv, initial_within=_INITIAL_WITHIN)
+            for event in run.incoming:
+                now = self._see()
+                run.events += 1
+                run.last_event = now
+                if event.type == "ADDED":  # what else comes says nothing about the end: changes may come for ever
+                    watch.stream.until = max(run.started + _INITIAL_WITHIN, now + _INITIAL_PAUSE)
+                if turn is not None:
+                    turn.renew()
+                if event.type != "BOOKMARK":
+                    self._collect_event(replacement, event)
+                elif ends_initial(event.item):
+                    self._end_initial(replacement, event.item, run, is_newest=not rv)
+                    return
+            if self._clock.monotonic() - run.started >= run.seconds - _SHORT:
+                raise NeverEndingError(_NO_END.format(run.events))
+            msg = "the stream ended before what was there at first"
+            raise ConnectionLost(msg)
+        except RequestTimeout as error:
+            if run.watch is None:
+                raise
+            if self._clock.monotonic() >= run.watch.stream.until:
+                raise NeverEndingError(_NO_END.format(run.events)) from error
+            self._note_silence(run)
+            msg = "the stream went silent before the end of what was there at first"
+            raise ConnectionLost(msg) from error
+        finally:
+            if self._begun is not run:
+                self._judge(run)
+                if run.watch is not None:
+                    run.watch.stream.close()
+
+    def _collect_event(self, replacement: Replacement, event: Event) -> None:
+        _events.add(1, type=event.type, **self._labels)
+        envelope = self._usable(event.item)
+        if envelope is None:
+            return
+        if not self._keeper.kind and envelope.kind != "PartialObjectMetadata":
+            self._keeper.kind = envelope.kind
+        if self._has_other_kind(envelope):
+            return
+        if event.type == "DELETED":
+            replacement.remove(_key_of(envelope))
+        else:
+            self._collect(replacement, event.item, envelope)
+
+    def _end_initial(self, replacement: Replacement, bookmark: Item, run: _Run, *, is_newest: bool) -> None:
+        """Swap in what was collected; from now on the stream is a watch like any other."""
+        envelope = bookmark.envelope
+        if envelope is None or not envelope.metadata.resource_version:
+            msg = "the end of what was there at first has no version"
+            raise UndecodableError(msg, length=len(memoryview(bookmark.raw)))
+        _events.add(1, type="BOOKMARK", **self._labels)
+        if not self._keeper.kind and envelope.kind != "PartialObjectMetadata":
+            self._keeper.kind = envelope.kind
+        assert run.watch is not None
+        self._note_bookmark(run.watch)
+        run.watch.stream.until = run.started + run.seconds + _GRACE
+        run.is_ordered = True
+        self._begun = run
+        self._take_over(replacement, envelope.metadata.resource_version, is_newest=is_newest)
+
+    def _after_stream(self, error: Exception) -> Outcome | None:
+        """Learn from a streaming list that failed; return what follows, None if that is a list in its place."""
+        self._cuts_in_a_row = self._cuts_in_a_row + 1 if isinstance(error, ConnectionLost) else 0
+        outcome = after_stream_error(error, has_version=self._has_version())
+        if self._cuts_in_a_row >= _CUTS:
+            outcome = None
+        if self._stop.is_set():
+            return outcome
+        if isinstance(error, NeverEndingError):
+            self._streaming.mark(self._listwatch.gvr, str(error))
+        if is_expired(error) or is_too_large(error):
+            self._must_be_newest = True
+        if outcome is None:
+            self._cuts_in_a_row = 0
+            self._count(error)
+            _log.debug("streaming list failed, listing", extra=fields(error=str(error)))
+            return None
+        outcome = replace(outcome, cause=self._cause)
+        self._note_failure("stream", error, outcome)
+        return outcome
+
+    def _has_version(self) -> bool:
+        """Tell whether what we ask for must be at least as new as what we have seen."""
+        return not self._must_be_newest and self._rv not in {"", "0"}
+
+    def _relist(self, turn: Turn | None) -> None:
         _lists.add(1, cause=self._cause, **self._labels)
-        if self._must_be_newest or self._rv in {"", "0"}:
-            self._list_from("" if self._must_be_newest else self._rv)
+        if not self._has_version():
+            self._list_from("" if self._must_be_newest else self._rv, turn)
         else:
             try:
-                self._list_from(self._rv)
+                self._list_from(self._rv, turn)
             except APIError as error:
                 if not (is_expired(error) or is_too_large(error)):
                     raise
                 # This replica cannot serve our version, or never will: once, at once, what is newest.
                 _log.debug("version not served, listing the newest", extra=fields(error=error.reason))
                 self._must_be_newest = True
-                self._list_from("")
-        self._must_be_newest = False
-        self._has_progressed = False
-        self._set_state("synced", problem=None, has_synced=True)
-        return Outcome("watch", wait="none")
+                self._list_from("", turn)
 
-    def _list_from(self, rv: str) -> None:
+    def _list_from(self, rv: str, turn: Turn | None) -> None:
         cancel = self._new_cancel()
         self._learn_kind(cancel)
         replacement = self._writer.replacement()
         list_rv = ""
         for page in self._listwatch.pages(rv=rv, cancel=cancel, page_size=self._page_size, paged=self._is_paged):
             self._see()
+            if turn is not None:
+                turn.renew()
             if page.is_first:
                 replacement.clear()
                 list_rv = page.rv
@@ -345,24 +440,32 @@ class Reflector:
                 if page.has_more and rv == "0":
                     self._is_paged = True
             for raw in page.items:
-                self._collect(replacement, read_item(raw))
+                item = read_item(raw)
+                envelope = self._usable(item)
+                if envelope is not None:
+                    self._collect(replacement, item, envelope)
+        self._take_over(replacement, list_rv, is_newest=not rv or self._page_size is not None)
+
+    def _take_over(self, replacement: Replacement, rv: str, *, is_newest: bool) -> None:
+        """Swap in what is there, and tell of it."""
         count = len(replacement.items)
-        self._writer.replace(replacement, list_rv, is_newest=not rv or self._page_size is not None)
-        self._rv = list_rv
+        self._writer.replace(replacement, rv, is_newest=is_newest)
+        self._rv = rv
         _list_items.set(count, **self._labels)
-        _log.debug("listed", extra=fields(items=count, rv=list_rv, cause=self._cause))
+        _log.debug("listed", extra=fields(items=count, rv=rv, cause=self._cause, streamed=self._begun is not None))
         self._deliver()
+        self._cuts_in_a_row = 0
+        self._must_be_newest = False
+        self._has_progressed = False
+        self._set_state("synced", problem=None, has_synced=True)
 
     def _learn_kind(self, cancel: Cancel) -> None:
         if self._keeper.needs_kind():
             self._keeper.kind = self._listwatch.peek(cancel=cancel, whole=True).kind
 
-    def _collect(self, replacement: Replacement, item: Item) -> None:
-        envelope = self._usable(item)
-        if envelope is None:
-            return
+    def _collect(self, replacement: Replacement, item: Item, envelope: Envelope) -> None:
         meta = envelope.metadata
-        key = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+        key = _key_of(envelope)
         if not replacement.keep_unchanged(key, meta.uid, meta.resource_version):
             if self._writer.wants_body(key):
                 replacement.add(Received(self._keeper.keep(item)))
@@ -386,24 +489,21 @@ class Reflector:
     # One watch.
 
     def _watch(self) -> Outcome:
-        seconds = int(random.uniform(self._options.timeout, 2 * self._options.timeout))
-        silence = self._options.silence if self._knows_bookmarks() else seconds + 10.0
-        cancel = self._new_cancel()
-        run = _Run(started=self._clock.monotonic(), is_ordered=self._rv not in {"", "0"})
-        _watches.add(1, **self._labels)
+        run, self._begun = self._begun, None
+        if run is None:
+            run = self._new_run(is_ordered=self._rv not in {"", "0"})
         try:
-            with self._listwatch.watch(rv=self._rv, seconds=seconds, silence=silence, cancel=cancel) as watch:
-                self._see()
+            with run.watch or self._open(run, self._rv) as watch:
                 self._set_state("watching", problem=None)
                 _watching.set(1, **self._labels)
-                for event in watch.events():
-                    self._see()
+                for event in run.incoming:
                     run.events += 1
-                    run.last_event = self._clock.monotonic()
+                    run.last_event = self._see()
+                    self._heed_byte(watch)
                     self._take_in(event, run, watch)
         except RequestTimeout:
-            if self._clock.monotonic() - run.started < seconds + 10.0:
-                _silences.add(1, **self._labels)
+            if self._clock.monotonic() < run.started + run.seconds + _GRACE:
+                self._note_silence(run)
             raise
         finally:
             _watching.set(0, **self._labels)
@@ -411,6 +511,41 @@ class Reflector:
                 self._set_state("synced")
             self._judge(run)
         return self._after_clean_end(run)
+
+    def _new_run(self, *, is_ordered: bool) -> _Run:
+        seconds = int(random.uniform(self._options.timeout, 2 * self._options.timeout))
+        return _Run(self._clock.monotonic(), seconds, is_ordered)
+
+    def _open(self, run: _Run, rv: str, *, initial_within: float | None = None) -> Watch:
+        cancel = self._new_cancel()
+        if initial_within is not None:
+            self._learn_kind(cancel)
+        _watches.add(1, **self._labels)
+        watch = self._listwatch.watch(
+            rv=rv,
+            seconds=run.seconds,
+            silence=self._limit_of_silence(run.seconds),
+            cancel=cancel,
+            initial_within=initial_within,
+        )
+        run.watch, run.incoming = watch, watch.events()
+        self._see()
+        return watch
+
+    def _limit_of_silence(self, seconds: int) -> float:
+        longest = seconds + _GRACE
+        return min(self._silence.limit, longest) if self._knows_bookmarks() else longest
+
+    def _heed_byte(self, watch: Watch) -> None:
+        if self._silence.alarms:
+            self._silence = self._silence.after_byte()
+            watch.stream.silence = self._silence.limit
+
+    def _note_silence(self, run: _Run) -> None:
+        _silences.add(1, **self._labels)
+        if self._knows_bookmarks():
+            has_received = run.watch is not None and run.watch.stream.has_received
+            self._silence = self._silence.after_alarm(was_answered=run.watch is not None, has_received=has_received)
 
     def _take_in(self, event: Event, run: _Run, watch: Watch) -> None:
         _events.add(1, type=event.type, **self._labels)
@@ -420,9 +555,7 @@ class Reflector:
         envelope = self._usable(event.item)
         if envelope is None:
             return
-        if self._keeper.has_other_kind(envelope):
-            if self._throttle.allow(("kind", envelope.kind)):
-                _log.warning("event about another kind skipped", extra=fields(kind=envelope.kind))
+        if self._has_other_kind(envelope):
             return
         if event.type != "ADDED":
             run.is_ordered = True
@@ -433,10 +566,16 @@ class Reflector:
         self._advance(envelope.metadata.resource_version, moves=run.is_ordered)
         self._deliver(measure=event.type != "MODIFIED")
 
+    def _has_other_kind(self, envelope: Envelope) -> bool:
+        if not self._keeper.has_other_kind(envelope):
+            return False
+        if self._throttle.allow(("kind", envelope.kind)):
+            _log.warning("event about another kind skipped", extra=fields(kind=envelope.kind))
+        return True
+
     def _store(self, item: Item, envelope: Envelope, *, moves_rv: bool) -> None:
         meta = envelope.metadata
-        key = f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
-        if self._writer.unchanged(key, meta.uid, meta.resource_version) is not None:
+        if self._writer.unchanged(_key_of(envelope), meta.uid, meta.resource_version) is not None:
             if moves_rv:
                 self._writer.bookmark(meta.resource_version)
             return
@@ -447,13 +586,16 @@ class Reflector:
         rv = item.envelope.metadata.resource_version if item.envelope is not None else ""
         if not rv:
             return
-        if not self._knows_bookmarks():
-            with self._changed:
-                self._has_bookmarks = True
-            watch.stream.silence = self._options.silence
+        self._note_bookmark(watch)
         self._writer.bookmark(rv)
         self._advance(rv, moves=True)
         self._deliver()
+
+    def _note_bookmark(self, watch: Watch) -> None:
+        if not self._knows_bookmarks():
+            with self._changed:
+                self._has_bookmarks = True
+            watch.stream.silence = self._silence.limit
 
     def _knows_bookmarks(self) -> bool:
         with self._changed:
@@ -479,14 +621,14 @@ class Reflector:
 
     # What went wrong.
 
-    def _note_failure(self, step: Step, error: Exception, outcome: Outcome) -> None:
+    def _note_failure(self, step: Step | Literal["stream"], error: Exception, outcome: Outcome) -> None:
         code = str(error.status) if isinstance(error, APIError) else type(error).__name__
-        if step == "watch":
+        if step != "list":
             _watch_errors.add(1, code=code, **self._labels)
         self._count(error)
         is_cut = isinstance(error, ConnectionLost | RequestTimeout) and step == "watch"
         # The line before the state: who waits for the state finds what is said about it.
-        if is_cut or (step == "watch" and is_expired(error)):
+        if is_cut or (step != "list" and (is_expired(error) or isinstance(error, ConnectionLost))):
             _log.debug("watch ended", extra=fields(error=type(error).__name__))
         elif not isinstance(error, InformersError):
             _log.exception("step failed unexpectedly", extra=fields(step=step))
@@ -536,10 +678,11 @@ class Reflector:
             _store_bytes.set(store.size(), **self._labels)
         self._hooks.deliver()
 
-    def _see(self) -> None:
+    def _see(self) -> float:
         now = self._clock.monotonic()
         with self._changed:
             self._last_sign = now
+        return now
 
     def _set_state(
         self, state: State, *, problem: InformersError | None = None, has_synced: bool | None = None
@@ -581,9 +724,17 @@ class _Run:
     """How one watch goes."""
 
     started: float
+    seconds: int  # that it was asked to last
     is_ordered: bool  # versions of events grow, as after a list; the first ADDED of a watch without one do not
+    watch: Watch | None = None  # once the server has answered
+    incoming: Iterator[Event] = field(default_factory=lambda: iter(()))
     events: int = 0
     last_event: float = 0.0
+
+
+def _key_of(envelope: Envelope) -> str:
+    meta = envelope.metadata
+    return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
 
 
 def after_list_error(error: Exception) -> Outcome:
@@ -595,6 +746,25 @@ def after_list_error(error: Exception) -> Outcome:
             return Outcome("list", wait="cap", at_least=error.retry_after or 0.0, cause="unserved", state="unserved")
         return Outcome("list", at_least=error.retry_after or 0.0)
     return Outcome("list")
+
+
+def after_stream_error(error: Exception, *, has_version: bool) -> Outcome | None:
+    """Decide what follows a streaming list that failed; None is a list in its place, at once.
+
+    `has_version` says that a version was asked for, which the server may not be able to serve.
+    """
+    if isinstance(error, APIError):
+        wait = error.retry_after or 0.0
+        if is_expired(error) or is_too_large(error):
+            return Outcome("list", wait="none" if has_version else "backoff", at_least=0.0 if has_version else wait)
+        if error.status in {0, 401, 408, 429} or error.status >= 500:
+            return Outcome("list", at_least=wait)
+        return None  # refused, or answered with something else
+    if isinstance(error, LineTooLong) or (isinstance(error, RequestTimeout) and not isinstance(error, NotSent)):
+        return None  # headers may be held back, by a proxy say, until more has come than will
+    if isinstance(error, TransportError):
+        return Outcome("list")
+    return None
 
 
 def after_watch_error(error: Exception) -> Outcome:

@@ -403,6 +403,10 @@ class Replacement:
         """Take one object of the list in."""
         self.items[received.whole.ref.key] = received
 
+    def remove(self, key: str) -> None:
+        """Take one object out again, as it was deleted while the rest was on its way."""
+        self.items.pop(key, None)
+
     def clear(self) -> None:
         """Forget what came so far: the list starts over."""
         self.items = {}

@@ -29,11 +29,13 @@ class FakeStream:
         self.query = query
         self.silence = silence
         self.deadline = deadline
+        self.until = server.clock.monotonic() + deadline
         self.has_received = False
         self.is_closed = False
         self._server = server
         self._changed = threading.Condition()
         self._lines: deque[bytes | Exception | None] = deque()
+        self._is_read_empty = False
         self._cancel: Cancel | None = None
 
     def begin(self, cancel: Cancel) -> None:
@@ -49,11 +51,21 @@ class FakeStream:
     def bookmark(self, rv: str) -> None:
         self.event("BOOKMARK", {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"resourceVersion": rv}})
 
+    def end_initial(self, rv: str) -> None:
+        """Say that all that is there has been sent."""
+        metadata = {"resourceVersion": rv, "annotations": {"k8s.io/initial-events-end": "true"}}
+        self.event("BOOKMARK", {"kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata})
+
     def end(self) -> None:
         self._put(None)
 
     def cut(self, error: Exception) -> None:
         self._put(error)
+
+    def wait_read(self) -> None:
+        """Wait until all that was sent was taken in, and the reader waits for more."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._is_read_empty and not self._lines, 10)
 
     def _put(self, what: bytes | Exception | None) -> None:
         with self._changed:
@@ -63,12 +75,16 @@ class FakeStream:
     def lines(self) -> Iterator[bytes]:
         while True:
             with self._changed:
+                self._is_read_empty = not self._lines
+                self._changed.notify_all()
                 assert self._changed.wait_for(lambda: self._lines, 30)
+                self._is_read_empty = False
                 line = self._lines.popleft()
             if line is None:
                 return
             if isinstance(line, Exception):
                 raise line
+            self.has_received = True
             yield line
 
     def close(self) -> None:
@@ -96,11 +112,13 @@ class FakeServer:
         self.compressed: list[bool] = []  # of lists, whether they may be
         self.streams: list[FakeStream] = []
         self.closed_streams = 0
+        self.openings: deque[Callable[[FakeStream], None]] = deque()  # what is done to the next streams at once
         self.list_faults: deque[Exception | bytes | Callable[[], None]] = deque()
         self.watch_faults: deque[Exception | Callable[[], None]] = deque()
         self.get_faults: deque[Exception | Callable[[], None]] = deque()
         self.get_timeouts: list[float | None] = []
         self.forbidden: set[str] = set()  # namespaces
+        self.version: bytes | Exception | Callable[[], bytes] = b'{"major":"1","minor":"33"}'
 
     # What is there.
 
@@ -174,10 +192,13 @@ class FakeServer:
         gzip: bool = False,
         cancel: Cancel | None = None,
         retry_safe: bool = False,
+        unlimited: bool = False,
         verb: str = "",
         ref: object = None,
         part: str = "",
     ) -> Response:
+        if path == "/version":
+            return self._version()
         if not path.endswith(f"/{self.gvr.resource}"):
             raise ForbiddenError(verb=verb, where=path)
         self._log(verb, path, query)
@@ -200,6 +221,13 @@ class FakeServer:
                 raise ForbiddenError(f"{inside} is forbidden", status=403, verb=verb)
             found = [obj for key, obj in sorted(self.objects.items()) if inside is None or key.startswith(f"{inside}/")]
             return Response(200, {"content-type": "application/json"}, self.list_body(found, str(self.rv)))
+
+    def _version(self) -> Response:
+        self._log("version", "/version", [])
+        version = self.version if isinstance(self.version, bytes | Exception) else self.version()
+        if isinstance(version, Exception):
+            raise version
+        return Response(200, {}, version)
 
     def list_body(self, items: Sequence[Mapping[str, Any]], rv: str, *, token: str = "") -> bytes:
         metadata = {"resourceVersion": rv, **({"continue": token} if token else {})}
@@ -229,6 +257,8 @@ class FakeServer:
             fault()
         stream = FakeStream(self, dict(query), silence, deadline)
         stream.begin(cancel)
+        if self.openings:
+            self.openings.popleft()(stream)
         with self._changed:
             self.streams.append(stream)
             self._changed.notify_all()

@@ -41,7 +41,7 @@ def factory(server: FakeServer, mapper: FakeMapper, clock: FakeClock) -> Iterato
         server,  # type: ignore[arg-type] # a fake with the methods that are used
         server,  # type: ignore[arg-type] # as above
         mapper,  # type: ignore[arg-type] # as above
-        options=WatchOptions(),
+        options=WatchOptions(initial="list"),
         clock=clock,
         on_thread_death=lambda error: None,
     )

@@ -11,8 +11,8 @@ from informers import metrics
 from informers.api.calls import Cancel, LineTooLong
 from informers.backoff import Backoff
 from informers.cache.factory import InformerFactory, InformerSet
+from informers.cache.firstsyncs import FirstSyncs
 from informers.cache.listwatch import Selection, WatchOptions
-from informers.cache.reflector import FirstSyncs
 from informers.cache.store import Delta
 from informers.clock import Stop
 from informers.meta.errors import (
@@ -1039,7 +1039,7 @@ def test_a_stop_in_the_moment_before_a_call_is_made_cuts_that_call(
 
 
 def test_first_lists_of_a_crowd_are_spread(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("informers.cache.reflector.random.random", lambda: 0.5)
+    monkeypatch.setattr("informers.cache.firstsyncs.random.random", lambda: 0.5)
     turns, stop, go = FirstSyncs(1, clock), Stop(clock), threading.Event()
 
     def take_turn(hold: threading.Event | None = None) -> None:

@@ -15,7 +15,7 @@ from informers.api.restmapper import RESTMapper
 from informers.api.transport import Transport
 from informers.backoff import Backoff
 from informers.cache.factory import InformerFactory, InformerSet
-from informers.cache.listwatch import Selection, WatchOptions
+from informers.cache.listwatch import Initial, Selection, WatchOptions
 from informers.cache.store import Delta
 from informers.clock import Stop, SystemClock
 from informers.meta.resources import GVR
@@ -42,7 +42,7 @@ def faults(api: APIServer) -> Faults:
 class Local:
     """One cluster's informers, and what one handler was told."""
 
-    def __init__(self, api: APIServer, *, silence: float = 2.0) -> None:
+    def __init__(self, api: APIServer, *, initial: Initial = "list", silence: float = 2.0) -> None:
         self.deaths: list[BaseException] = []
         self.transport = Transport(ClientConfig(server=api.url))
         self.mapper = RESTMapper(self.transport)
@@ -51,7 +51,7 @@ class Local:
             Client({"": self.transport}),
             self.transport,
             self.mapper,
-            options=WatchOptions(timeout=20.0, silence=silence, backoff=Backoff(0.02, 0.2)),
+            options=WatchOptions(timeout=20.0, silence=silence, initial=initial, backoff=Backoff(0.02, 0.2)),
             clock=SystemClock(),
             on_thread_death=self.deaths.append,
         )
@@ -88,8 +88,14 @@ class Local:
 
 
 @pytest.fixture
-def local(api: APIServer) -> Iterator[Local]:
-    made = Local(api)
+def initial() -> Initial:
+    """Most of what is asked for here is told by lists."""
+    return "list"
+
+
+@pytest.fixture
+def local(api: APIServer, initial: Initial) -> Iterator[Local]:
+    made = Local(api, initial=initial)
     yield made
     made.close()
 
@@ -301,6 +307,7 @@ NESTED = '{"a":' * 9_000 + "1" + "}" * 9_000
 DEEP = '{"metadata":{"name":"deep","uid":"u","resourceVersion":"9"},"spec":' + NESTED + "}"
 
 
+@pytest.mark.parametrize("initial", ["list", "stream"])
 @pytest.mark.parametrize(
     "fault",
     [
@@ -337,7 +344,7 @@ def test_after_any_fault_the_store_is_like_the_server(
         api.put(configmap(f"o{n}"))
     fault(faults)
     informers = local.follow()
-    api.wait_request(verb="list", resource="configmaps", timeout=60)
+    api.wait_request(resource="configmaps", timeout=60)
 
     api.put(configmap("o1", "changed"))
     api.put(configmap("new"))
@@ -398,7 +405,7 @@ def test_errors_are_followed_by_waits(api: APIServer, faults: Faults) -> None:
         Client({"": transport}),
         transport,
         RESTMapper(transport),
-        options=WatchOptions(),
+        options=WatchOptions(initial="list"),
         clock=SystemClock(),
         on_thread_death=lambda error: None,
     )

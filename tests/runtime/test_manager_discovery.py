@@ -42,7 +42,7 @@ def test_a_kind_that_comes_between_the_first_load_and_the_first_list_of_definiti
         if are_services_forbidden:
             faults.deny(resource="apiservices")
         # The first list of definitions is refused, and made again a second or two later.
-        faults.status(code=500, verb="list", resource="customresourcedefinitions", times=1)
+        faults.status(code=500, verb=["list", "watch"], resource="customresourcedefinitions", times=1)
         manager = Manager(Clusters.of({"": ClientConfig(server=api.url)}), name="discovery")
         informers = manager.informers
         lister = manager.lister(Selection("gizmos"), required=False)
@@ -53,7 +53,7 @@ def test_a_kind_that_comes_between_the_first_load_and_the_first_list_of_definiti
             (followed,) = [one for one in informers()[""] if one.selection.resource == "gizmos"]
             followed.on_change(lambda: changed.set() if followed.state() != "pending" else None)
             assert followed.state() != "pending" or changed.wait(60), "the first load"
-            api.wait_request(verb="list", resource="customresourcedefinitions", timeout=60)
+            api.wait_request(resource="customresourcedefinitions", status=500, timeout=60)
             api.define(GIZMOS)
 
             synced = threading.Event()

@@ -19,6 +19,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -43,6 +44,7 @@ from informers import (
 if TYPE_CHECKING:
     from informers import Lister, Object
     from informers.cache.factory import InformerSet
+    from informers.cache.listwatch import Initial
     from informers.cache.store import Delta
     from informers.testing.apiserver import APIServer, Faults
     from informers.testing.servers import Server
@@ -319,6 +321,7 @@ class Stage:
     log: Log
     directory: Path
     opened: ExitStack
+    initial: Initial  # what programs do that are not told
     processes: list[Process] = field(default_factory=list)
 
     @property
@@ -334,6 +337,11 @@ class Stage:
     def follow(self, *whats: What, kubeconfig: Path | None = None, start: bool = True, **options: Any) -> Follower:
         """Start a manager that follows these (the namespace's ConfigMaps); it is stopped when the story ends."""
         chosen = whats or (self.configmaps(),)
+        watch = options.pop("watch", None) or WatchOptions(backoff=QUICK)
+        if watch.initial == "auto":
+            watch = copy(watch)
+            object.__setattr__(watch, "initial", self.initial)
+        options["watch"] = watch
         follower = Follower(kubeconfig or self.server.kubeconfig, *chosen, **options)
         self.opened.callback(follower.close)
         if start:
@@ -442,25 +450,31 @@ def log() -> Iterator[Log]:
 
 
 @pytest.fixture
-def stage(server: Server, log: Log, tmp_path: Path) -> Iterator[Stage]:
+def initial(request: pytest.FixtureRequest) -> Initial:
+    """How programs of a story learn what is there, unless they are told."""
+    return "list" if request.node.get_closest_marker("lists") else "auto"
+
+
+@pytest.fixture
+def stage(server: Server, log: Log, tmp_path: Path, initial: Initial) -> Iterator[Stage]:
     """Play on both servers."""
-    yield from _play(server, log, tmp_path)
+    yield from _play(server, log, tmp_path, initial)
 
 
 @pytest.fixture
-def breakable(embedded: Server, log: Log, tmp_path: Path) -> Iterator[Stage]:
+def breakable(embedded: Server, log: Log, tmp_path: Path, initial: Initial) -> Iterator[Stage]:
     """Play on the embedded server alone: the story needs faults that only it can make."""
-    yield from _play(embedded, log, tmp_path)
+    yield from _play(embedded, log, tmp_path, initial)
 
 
 @pytest.fixture
-def real_stage(real: Server, log: Log, tmp_path: Path) -> Iterator[Stage]:
+def real_stage(real: Server, log: Log, tmp_path: Path, initial: Initial) -> Iterator[Stage]:
     """Play on the real server alone: the story is told to the embedded one in another way."""
-    yield from _play(real, log, tmp_path)
+    yield from _play(real, log, tmp_path, initial)
 
 
 @pytest.fixture
-def private(log: Log, tmp_path: Path) -> Iterator[Stage]:
+def private(log: Log, tmp_path: Path, initial: Initial) -> Iterator[Stage]:
     """Play on a real server of the story's own, which it may restart."""
     from informers.testing.envtest import Envtest, ProgramMissingError
     from informers.testing.servers import borrow
@@ -472,18 +486,18 @@ def private(log: Log, tmp_path: Path) -> Iterator[Stage]:
             raise
         pytest.skip(str(error))
     with running, borrow(running, tmp_path) as server:
-        yield from _play(server, log, tmp_path)
+        yield from _play(server, log, tmp_path, initial)
 
 
 @pytest.fixture
-def play(log: Log, tmp_path: Path) -> Iterator[Play]:
+def play(log: Log, tmp_path: Path, initial: Initial) -> Iterator[Play]:
     """Play on a server that the story brings itself."""
     with ExitStack() as opened:
-        yield lambda server: opened.enter_context(contextmanager(_play)(server, log, tmp_path))
+        yield lambda server: opened.enter_context(contextmanager(_play)(server, log, tmp_path, initial))
 
 
 @pytest.fixture
-def perform(log: Log, tmp_path: Path) -> Iterator[Callable[..., Stage]]:
+def perform(log: Log, tmp_path: Path, initial: Initial) -> Iterator[Callable[..., Stage]]:
     """Play on an embedded server with options of its own."""
     from informers.testing.apiserver import APIServer
     from informers.testing.servers import borrow
@@ -492,14 +506,14 @@ def perform(log: Log, tmp_path: Path) -> Iterator[Callable[..., Stage]]:
 
         def start(**options: Any) -> Stage:
             server = opened.enter_context(borrow(opened.enter_context(APIServer(**options)), tmp_path))
-            return opened.enter_context(contextmanager(_play)(server, log, tmp_path))
+            return opened.enter_context(contextmanager(_play)(server, log, tmp_path, initial))
 
         yield start
 
 
-def _play(server: Server, log: Log, directory: Path) -> Iterator[Stage]:
+def _play(server: Server, log: Log, directory: Path, initial: Initial) -> Iterator[Stage]:
     with ExitStack() as opened:
-        played = Stage(server, server.client(), log, directory, opened)
+        played = Stage(server, server.client(), log, directory, opened, initial)
         try:
             yield played
         finally:

@@ -12,6 +12,8 @@ from informers import Backoff, NotFoundError, ServerError, SystemClock, WatchOpt
 if TYPE_CHECKING:
     from tests.flow.framework.conftest import Stage
 
+pytestmark = pytest.mark.lists
+
 SLOWER = Backoff(0.05, 0.4)
 STOPS = 10.0  # a stop on a busy machine
 

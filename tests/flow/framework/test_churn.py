@@ -6,10 +6,14 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+import pytest
+
 from informers import Backoff, WatchOptions
 
 if TYPE_CHECKING:
     from tests.flow.framework.conftest import Stage
+
+pytestmark = pytest.mark.lists
 
 HASTY = WatchOptions(backoff=Backoff(0.001, 0.002))
 

@@ -22,7 +22,7 @@ from informers.testing.wire import Wire
 if TYPE_CHECKING:
     from tests.flow.framework.conftest import Log, Play, Stage
 
-pytestmark = pytest.mark.embedded
+pytestmark = [pytest.mark.embedded, pytest.mark.lists]
 
 QUICK = WatchOptions(silence=0.5, backoff=Backoff(0.05, 0.4))
 WATCH: Mapping[str, Any] = {"verb": "watch", "resource": "configmaps", "client": "story*"}

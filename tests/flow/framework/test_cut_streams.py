@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from informers.testing.relay import Relay
     from tests.flow.framework.conftest import Stage
 
+pytestmark = pytest.mark.lists
+
 WIDE = "é€😀"  # two, three and four bytes
 HASTY = WatchOptions(backoff=Backoff(0.001, 0.002))
 

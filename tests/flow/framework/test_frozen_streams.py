@@ -12,6 +12,8 @@ from informers import Backoff, SystemClock, WatchOptions, metrics
 if TYPE_CHECKING:
     from tests.flow.framework.conftest import Stage
 
+pytestmark = pytest.mark.lists
+
 SILENCE = 0.5
 PLENTY = 1.5  # a busy machine is never silent for so long
 PATIENCE = 60.0

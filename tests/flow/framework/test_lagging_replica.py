@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from tests.flow.framework.conftest import Follower, Stage
+
+pytestmark = pytest.mark.lists
 
 
 def values_told(follower: Follower, name: str) -> list[str]:

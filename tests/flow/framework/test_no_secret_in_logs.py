@@ -15,6 +15,8 @@ from informers import GVR, Backoff, InformersError, Request, Selection, WatchOpt
 if TYPE_CHECKING:
     from tests.flow.framework.conftest import Follower, Stage
 
+pytestmark = pytest.mark.lists
+
 SECRETS = GVR("", "v1", "secrets")
 # Parts of these are what the net of all stories looks for.
 VALUE = "value-marked-9f27c1e4"

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from informers.testing.apiserver import Faults
     from tests.flow.framework.conftest import Stage
 
+pytestmark = pytest.mark.lists
+
 STREAM: Mapping[str, Any] = {"verb": "watch", "resource": "configmaps", "existing": True}
 SERVICES = GVR("", "v1", "services")
 STOPS = 10.0  # a stop on a busy machine

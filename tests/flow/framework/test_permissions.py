@@ -7,10 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from informers import Backoff, ForbiddenError, Selection, WatchOptions
 
 if TYPE_CHECKING:
     from tests.flow.framework.conftest import Follower, Stage
+
+pytestmark = pytest.mark.lists
 
 READ = {"apiGroups": [""], "verbs": ["get", "list", "watch"]}
 

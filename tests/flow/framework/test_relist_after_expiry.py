@@ -13,6 +13,8 @@ from informers import Backoff, WatchOptions
 if TYPE_CHECKING:
     from tests.flow.framework.conftest import Follower, Stage
 
+pytestmark = pytest.mark.lists
+
 MANY = 100
 
 
