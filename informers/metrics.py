@@ -217,6 +217,13 @@ class Gauge(_Numbers):
         super().__init__(name, help, labels)
         self.combine = combine
 
+    def add(self, value: float = 1.0, /, **labels: str) -> None:
+        """Add `value`. Less than nothing of what was removed meanwhile is nothing: it does not come back below 0."""
+        key = self._key(labels)
+        with self._lock:
+            if value >= 0 or key in self._values:
+                self._values[key] = self._values.get(key, 0.0) + value
+
     def set(self, value: float, /, **labels: str) -> None:
         """Set the present number."""
         key = self._key(labels)

@@ -31,6 +31,17 @@ def test_a_gauge_is_set_and_its_series_goes_with_what_it_counts() -> None:
     assert objects.samples() == ()
 
 
+def test_what_ends_after_its_series_was_removed_does_not_bring_it_back() -> None:
+    connections = metrics.gauge("test_connections", "connections", ("cluster",))
+    let_go = metrics.hold(cluster="gone")
+    connections.add(cluster="gone")
+    let_go()
+
+    connections.add(-1, cluster="gone")
+
+    assert connections.samples() == ()
+
+
 def test_one_name_is_one_series() -> None:
     first = metrics.counter("test_one_total", "one", ("a",))
 

@@ -48,6 +48,12 @@ _WARNING: Final = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
 _requests = metrics.counter(
     "informers_requests_total", "Answers, by status; error = no answer", ("cluster", "verb", "code")
 )
+_request_seconds = metrics.histogram(
+    "informers_request_seconds",
+    "From a request to its whole answer, waits and repeats included; to the first byte of a stream",
+    ("cluster", "verb"),
+    known={"verb": ("get", "list", "watch", "create", "update", "patch", "delete")},
+)
 
 
 class Transport:
@@ -85,6 +91,7 @@ class Transport:
             *_impersonation_headers(config),
         )
         self._kept = KeptConnections(self.clock)
+        self._let_go = metrics.hold(cluster=cluster)
         self._lock = threading.Lock()  # guards _reads
         self._reads: set[Cancel] = set()
 
@@ -140,7 +147,8 @@ class Transport:
             part=part,
             fence=fence,
         )
-        deadline = self.clock.monotonic() + min(timeout, _FOR_EVER)
+        started = self.clock.monotonic()
+        deadline = started + min(timeout, _FOR_EVER)
         cancel = Cancel() if cancel is None else cancel
         if method in _READS:
             with self._lock:
@@ -152,6 +160,7 @@ class Transport:
             _requests.add(cluster=self.cluster, verb=call.verb, code="error")
             raise
         finally:
+            _request_seconds.observe(self.clock.monotonic() - started, cluster=self.cluster, verb=call.verb)
             cancel.detach()
             with self._lock:
                 self._reads.discard(cancel)
@@ -186,7 +195,8 @@ class Transport:
             cluster=self.cluster,
             part=part,
         )
-        until = self.clock.monotonic() + min(deadline, _FOR_EVER)
+        started = self.clock.monotonic()
+        until = started + min(deadline, _FOR_EVER)
         try:
             with translated(call.what, cancel):
                 renewal = _Renewal(self._credentials, self._dialer)
@@ -203,6 +213,7 @@ class Transport:
             _requests.add(cluster=self.cluster, verb=call.verb, code="error")
             raise
         finally:
+            _request_seconds.observe(self.clock.monotonic() - started, cluster=self.cluster, verb=call.verb)
             # A cancel in the window after `_open` returned has shut the wire, as it stays attached for the
             # stream's life; a stream that never came to be has nothing attached.
             self._kept.close_stale()
@@ -223,6 +234,7 @@ class Transport:
         if self._owns_credentials:
             self._credentials.close()
         self._kept.close()
+        self._let_go()
 
     def _request(self, call: Call, deadline: float, cancel: Cancel, *, unlimited: bool) -> Response:
         """Ask until there is an answer to give; an error has `OutcomeUnknown` as its cause where that is so."""

@@ -65,7 +65,10 @@ _TRIES: Final = 10
 _RETRY: Final = Backoff(base=1.0, cap=30.0)
 
 _sent = metrics.counter("informers_events_sent_total", "Events created or counted up on the server")
-_dropped = metrics.counter("informers_events_dropped_total", "Events that were not sent", ("reason",))
+_REASONS: Final = ("failed", "fenced", "forbidden", "not found", "overflow", "rate", "refused", "stopped")
+_dropped = metrics.counter(
+    "informers_events_dropped_total", "Events that were not sent", ("reason",), known={"reason": _REASONS}
+)
 
 
 class Writer(Protocol):
