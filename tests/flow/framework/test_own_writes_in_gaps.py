@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
@@ -146,7 +146,9 @@ def test_after_an_unknown_outcome_the_caches_show_what_came_of_it(breakable: Sta
     def write(follower: Follower) -> None:
         client, ref = follower.manager.client, stage.ref("c")
         if verb == "create":
-            client.create(CONFIGMAPS, child("c", v="new"), namespace=stage.namespace, field_manager="story", timeout=timeout)
+            client.create(
+                CONFIGMAPS, child("c", v="new"), namespace=stage.namespace, field_manager="story", timeout=timeout
+            )
         elif verb == "patch":
             client.patch(ref, {"data": {"v": "new"}}, field_manager="story", timeout=timeout)
         else:
@@ -191,12 +193,14 @@ def test_a_list_of_an_old_replica_does_not_let_the_next_reconcile_start(breakabl
     held = parent.start()
     parent.ask_again()
     # The stream ends, history has expired, and the replica that lists is as old as the cache.
-    match = {"resource": "configmaps", "client": "story*", "query": {"labelSelector": None}}
+    match: dict[str, Any] = {"resource": "configmaps", "client": "story*", "query": {"labelSelector": None}}
     lag = stage.faults.lag(rv=before, verb=["list", "watch"], **match)
     stage.faults.ev(code=410, verb="watch", times=1, existing=True, **match)
     held.remove()
     parent.follower.until(
-        lambda: [line for line in stage.log.lines("listed") if line["cause"] == "expired" and line["rv"] == str(before)],
+        lambda: [
+            line for line in stage.log.lines("listed") if line["cause"] == "expired" and line["rv"] == str(before)
+        ],
         "an old list was taken in",
     )
     parent.controller.enqueue(stage.ref("parent"))
@@ -272,9 +276,7 @@ def test_what_was_written_to_another_cluster_is_shown_there(breakable: Stage) ->
                 return
             saw.append([obj.name for obj in lister.list(labels="child", cluster="far")])
             if len(saw) == 1:
-                manager.client.create(
-                    CONFIGMAPS, child("c"), namespace="default", cluster="far", field_manager="story"
-                )
+                manager.client.create(CONFIGMAPS, child("c"), namespace="default", cluster="far", field_manager="story")
 
         controller = manager.add_controller("parent", reconcile, primary=CONFIGMAPS, retry=Backoff(0.01, 0.1))
         stage.put("parent", "1")
@@ -303,7 +305,7 @@ class _Running:
         self._manager = manager
         self._stage = stage
 
-    def __enter__(self) -> _Running:
+    def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._manager.run, name="program")
         self._thread.start()
         return self
