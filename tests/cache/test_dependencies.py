@@ -425,39 +425,71 @@ def orders(left: int, right: int) -> Iterator[str]:
         yield from (f"R{rest}" for rest in orders(left, right - 1))
 
 
-@pytest.mark.parametrize("order", sorted(set(orders(2, 4))))
-def test_in_every_order_of_steps_the_last_value_is_read_or_the_reader_is_woken_after_it(order: str) -> None:
-    factory = StepFactory()
-    demand = factory.only
-    graph = DependencyGraph({"": factory})
-    last_read: list[int | None] = []
-    woken_at: list[int | None] = []
-    graph.subscribe(lambda refs, priority: woken_at.append(demand.value))
-    obj = Object.parse(b'{"metadata":{"name":"x","namespace":"default","uid":"u","resourceVersion":"1"}}', CONFIGMAPS)
+class Steps:
+    """What a reader and a writer do, step by step; `is_lost` tells whether the last value was neither read nor told."""
 
-    def write(value: int) -> None:
-        demand.value = value
+    def __init__(self) -> None:
+        factory = StepFactory()
+        self._demand = factory.only
+        self._graph = DependencyGraph({"": factory})
+        self._read: list[int | None] = []
+        self._woken_at: list[int | None] = []
+        self._graph.subscribe(lambda refs, priority: self._woken_at.append(self._demand.value))
+        body = b'{"metadata":{"name":"x","namespace":"default","uid":"u","resourceVersion":"1"}}'
+        self._obj = Object.parse(body, CONFIGMAPS)
 
-    def tell_synced() -> None:
-        for callback in list(demand.callbacks):
+    def declare(self) -> None:
+        self._graph.replace(target("t"), [source("x")])
+
+    def read(self) -> None:
+        self._read.append(self._demand.value)
+
+    def write(self, value: int) -> None:
+        self._demand.value = value
+
+    def tell_synced(self) -> None:
+        for callback in list(self._demand.callbacks):
             callback()
 
-    def tell_change() -> None:
-        for handler in list(demand.handlers):
-            handler(Delta(obj.ref, obj, obj))
+    def tell_change(self) -> None:
+        for handler in list(self._demand.handlers):
+            handler(Delta(self._obj.ref, self._obj, self._obj))
 
-    def declare() -> None:
-        graph.replace(target("t"), [source("x")])
+    def is_lost(
+        self, order: str, *, is_known: bool = False, declares_first: bool = True, writes_first: bool = True
+    ) -> bool:
+        """Take the steps in this order; `is_known` when somebody depends on that kind already."""
+        if is_known:
+            self._graph.replace(target("u"), [source("y")])
+        reader = [self.declare, self.read][:: 1 if declares_first else -1]
+        change = [partial(self.write, 2), self.tell_change][:: 1 if writes_first else -1]
+        steps = {"L": iter(reader), "R": iter([partial(self.write, 1), self.tell_synced, *change])}
+        for each in order:
+            next(steps[each])()
+        return self._read != [2] and self._woken_at[-1:] != [2]
 
-    def read() -> None:
-        last_read.append(demand.value)
 
-    reader = iter([declare, read])
-    writer: Iterator[Callable[[], None]] = iter([partial(write, 1), tell_synced, partial(write, 2), tell_change])
-    for step in order:
-        next(reader if step == "L" else writer)()
+ORDERS = sorted(set(orders(2, 4)))
 
-    assert last_read == [2] or woken_at[-1:] == [2]
+
+def test_every_order_of_steps_is_one_of_them() -> None:
+    assert len(ORDERS) == 15
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize("order", ORDERS)
+def test_in_every_order_of_steps_the_last_value_is_read_or_the_reader_is_woken_after_it(
+    order: str, is_known: bool
+) -> None:
+    assert not Steps().is_lost(order, is_known=is_known)
+
+
+def test_who_reads_before_it_declares_loses_a_change_in_some_order() -> None:
+    assert [order for order in ORDERS if Steps().is_lost(order, is_known=True, declares_first=False)]
+
+
+def test_an_informer_that_told_before_it_wrote_would_lose_a_change_in_some_order() -> None:
+    assert [order for order in ORDERS if Steps().is_lost(order, is_known=True, writes_first=False)]
 
 
 # The whole, against a naive model.
