@@ -461,9 +461,14 @@ class Steps:
         """Take the steps in this order; `is_known` when somebody depends on that kind already."""
         if is_known:
             self._graph.replace(target("u"), [source("y")])
-        reader = [self.declare, self.read][:: 1 if declares_first else -1]
-        change = [partial(self.write, 2), self.tell_change][:: 1 if writes_first else -1]
-        steps = {"L": iter(reader), "R": iter([partial(self.write, 1), self.tell_synced, *change])}
+        reader: list[Callable[[], None]] = [self.declare, self.read]
+        change: list[Callable[[], None]] = [partial(self.write, 2), self.tell_change]
+        if not declares_first:
+            reader.reverse()
+        if not writes_first:
+            change.reverse()
+        writer: list[Callable[[], None]] = [partial(self.write, 1), self.tell_synced, *change]
+        steps = {"L": iter(reader), "R": iter(writer)}
         for each in order:
             next(steps[each])()
         return self._read != [2] and self._woken_at[-1:] != [2]
