@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Final, Literal, Protocol, TypeAlias
 
 from cachetools import TTLCache
@@ -184,7 +185,10 @@ class _Budget:
 
 
 class EventRecorder:
-    """Record Events about objects. Made by a `Manager`; use it from any thread."""
+    """Record Events about objects. Made by a `Manager`; use it from any thread.
+
+    Each cluster has a buffer and a thread of its own: one that does not answer keeps no other's Events.
+    """
 
     def __init__(
         self,
@@ -196,32 +200,26 @@ class EventRecorder:
         clock: Clock,
         find: Callable[[ObjectRef], Object | None],
         kind_of: Callable[[ObjectRef], str],
-        start_thread: Callable[[Callable[[], None]], None],
+        start_thread: Callable[[str, Callable[[], None]], None],
         dry_run: bool = False,
     ) -> None:
-        self._client = client
-        self._program = program
-        self._controller = _qualified(program)
-        self._instance = _cut(instance, _TEXT)
-        self._fence = fence
+        self._make = partial(
+            _Sender,
+            client,
+            program=program,
+            instance=instance,
+            fence=fence,
+            clock=clock,
+            kind_of=kind_of,
+            dry_run=dry_run,
+        )
         self._clock = clock
         self._find = find
-        self._kind_of = kind_of
         self._start_thread = start_thread
-        self._dry_run = dry_run
-        self._throttle = Throttle(clock, _OVER)
-        self._changed = threading.Condition(threading.Lock())  # guards the next four
-        self._buffer: deque[_Note] = deque()
-        self._may_start = False
+        self._lock = threading.Lock()  # guards all below
+        self._senders: dict[str, _Sender] = {}
         self._is_started = False
-        self._stop_at: float | None = None  # when to give up sending
-        # The rest is the sending thread's own.
-        self._known: TTLCache[ObjectRef, _Known] = TTLCache(_KNOWN, _OVER, timer=clock.monotonic)
-        self._budgets: TTLCache[ObjectRef, _Budget] = TTLCache(_KNOWN, _FULL, timer=clock.monotonic)
-        self._open: dict[_Series, None] = {}  # those the server does not know in full
-        self._apis: dict[str, GVR] = {}  # by which a cluster takes Events, if not by the newer one
-        # Where which verb is forbidden: cluster, namespace, create or patch.
-        self._muted: TTLCache[tuple[str, str, str], None] = TTLCache(_KNOWN, _OVER, timer=clock.monotonic)
+        self._is_stopped = False
 
     def event(
         self,
@@ -248,9 +246,95 @@ class EventRecorder:
                 action=_cut(action, _TEXT) or "Reconcile",
                 at=self._clock.utc_now(),
             )
-            self._put(said)
+            self._sender_of(said.about.ref.cluster).put(said)
         except Exception as error:  # noqa: BLE001 - to tell must never harm the one who tells
-            self._drop("failed", error)
+            _drop("failed", error)
+
+    def start(self) -> None:
+        """Send from now on; a cluster's thread starts with the first Event about one of its objects."""
+        with self._lock:
+            self._is_started = True
+            senders = tuple(self._senders.values())
+        for sender in senders:
+            sender.start()
+
+    def stop(self) -> None:
+        """Send what is buffered for up to 2 s, then no more; returns at once."""
+        with self._lock:
+            self._is_stopped = True
+            senders = tuple(self._senders.values())
+        for sender in senders:
+            sender.stop()
+
+    def __len__(self) -> int:
+        """Return how many notes are in the buffers."""
+        with self._lock:
+            senders = tuple(self._senders.values())
+        return sum(map(len, senders))
+
+    def _sender_of(self, cluster: str) -> _Sender:
+        with self._lock:
+            known = self._senders.get(cluster)
+        if known is not None:
+            return known
+        made = self._make(start_thread=partial(self._begin, cluster))
+        with self._lock:
+            known = self._senders.setdefault(cluster, made)
+            is_started, is_stopped = self._is_started, self._is_stopped
+        if is_started:
+            known.start()
+        if is_stopped:
+            known.stop()
+        return known
+
+    def _begin(self, cluster: str, run: Callable[[], None]) -> None:
+        self._start_thread(cluster, run)
+
+    def _describe(self, about: ObjectRef | Object) -> _About:
+        found = about if isinstance(about, Object) else self._find(about)
+        if found is not None:
+            return _About(found.ref, found.kind, found.api_version, found.uid, found.resource_version)
+        assert not isinstance(about, Object)
+        return _About(about, "", "", "", "")
+
+
+class _Sender:
+    """Sends the Events of one cluster."""
+
+    def __init__(
+        self,
+        client: Writer,
+        *,
+        program: str,
+        instance: str,
+        fence: Opening,
+        clock: Clock,
+        kind_of: Callable[[ObjectRef], str],
+        start_thread: Callable[[Callable[[], None]], None],
+        dry_run: bool,
+    ) -> None:
+        self._client = client
+        self._program = program
+        self._controller = _qualified(program)
+        self._instance = _cut(instance, _TEXT)
+        self._fence = fence
+        self._clock = clock
+        self._kind_of = kind_of
+        self._start_thread = start_thread
+        self._dry_run = dry_run
+        self._throttle = Throttle(clock, _OVER)
+        self._changed = threading.Condition(threading.Lock())  # guards the next four
+        self._buffer: deque[_Note] = deque()
+        self._may_start = False
+        self._is_started = False
+        self._stop_at: float | None = None  # when to give up sending
+        # The rest is the sending thread's own.
+        self._known: TTLCache[ObjectRef, _Known] = TTLCache(_KNOWN, _OVER, timer=clock.monotonic)
+        self._budgets: TTLCache[ObjectRef, _Budget] = TTLCache(_KNOWN, _FULL, timer=clock.monotonic)
+        self._open: dict[_Series, None] = {}  # those the server does not know in full
+        self._apis: dict[str, GVR] = {}  # by which a cluster takes Events, if not by the newer one
+        # Where which verb is forbidden: cluster, namespace, create or patch.
+        self._muted: TTLCache[tuple[str, str, str], None] = TTLCache(_KNOWN, _OVER, timer=clock.monotonic)
 
     def start(self) -> None:
         """Send from now on; the thread starts with the first Event."""
@@ -268,14 +352,8 @@ class EventRecorder:
         with self._changed:
             return len(self._buffer)
 
-    def _describe(self, about: ObjectRef | Object) -> _About:
-        found = about if isinstance(about, Object) else self._find(about)
-        if found is not None:
-            return _About(found.ref, found.kind, found.api_version, found.uid, found.resource_version)
-        assert not isinstance(about, Object)
-        return _About(about, "", "", "", "")
-
-    def _put(self, said: _Note) -> None:
+    def put(self, said: _Note) -> None:
+        """Send this later, or drop it."""
         if self._dry_run:
             _log.info(
                 "event",
@@ -283,7 +361,7 @@ class EventRecorder:
             )
             return
         if not self._fence.is_open():
-            self._drop("fenced")  # a standby has nothing to tell, also later
+            _drop("fenced")  # a standby has nothing to tell, also later
             return
         with self._changed:
             is_late = self._stop_at is not None
@@ -292,7 +370,7 @@ class EventRecorder:
                 self._buffer.append(said)
                 self._changed.notify_all()
         if is_late or is_full:
-            self._drop("stopped" if is_late else "overflow")
+            _drop("stopped" if is_late else "overflow")
         else:
             self._start_if_needed(may_start=False)
 
@@ -308,12 +386,6 @@ class EventRecorder:
             with self._changed:
                 self._is_started = False  # the next Event tries again
             raise
-
-    def _drop(self, reason: str, error: Exception | None = None, *, count: int = 1) -> None:
-        _dropped.add(count, reason=reason)
-        # Whatever else was raised is somebody's bug, and may quote anything.
-        told = "" if error is None else str(error) if isinstance(error, InformersError) else type(error).__name__
-        _log.debug("event dropped", extra=fields(reason=reason, error=told))
 
     # On the sending thread.
 
@@ -471,7 +543,7 @@ class EventRecorder:
                 known.series = {key: one for key, one in known.series.items() if one is not series}
         series.told = series.count
         series.tries = 0
-        self._drop(reason, error, count=unsent)
+        _drop(reason, error, count=unsent)
 
     def _drop_rest(self) -> None:
         with self._changed:
@@ -480,7 +552,7 @@ class EventRecorder:
         left += sum(one.count - one.told for one in self._open if one.told == 0)
         self._open.clear()
         if left:
-            self._drop("stopped", count=left)
+            _drop("stopped", count=left)
 
     def _create(self, series: _Series) -> None:
         cluster = series.said.about.ref.cluster
@@ -536,6 +608,13 @@ class EventRecorder:
                 "events cannot be written",
                 extra=fields(cluster=cluster, namespace=namespace, missing=f"{verb} events.events.k8s.io"),
             )
+
+
+def _drop(reason: str, error: Exception | None = None, *, count: int = 1) -> None:
+    _dropped.add(count, reason=reason)
+    # Whatever else was raised is somebody's bug, and may quote anything.
+    told = "" if error is None else str(error) if isinstance(error, InformersError) else type(error).__name__
+    _log.debug("event dropped", extra=fields(reason=reason, error=told))
 
 
 def _new_event(series: _Series, kind: str, *, program: str, instance: str) -> Mapping[str, JSON]:

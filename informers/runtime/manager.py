@@ -222,7 +222,7 @@ class Manager:
             clock=self.clock,
             find=self._find,
             kind_of=self._kind_of,
-            start_thread=lambda run: self._threads.start("events", partial(_run_as, "events", run), group=_EVENTS),
+            start_thread=self._start_events,
             dry_run=dry_run,
         )
         self._surroundings = Surroundings(
@@ -508,6 +508,10 @@ class Manager:
         for controller in self.controllers():
             controller.start()
         self._start_runnables(leader_only=True)
+
+    def _start_events(self, cluster: str, run: Callable[[], None]) -> None:
+        name = f"events/{cluster}" if cluster else "events"
+        self._threads.start(name, partial(_run_as, "events", run), group=_EVENTS)
 
     def _start_runnables(self, *, leader_only: bool) -> None:
         with self._lock:

@@ -48,6 +48,7 @@ class FakeClient:
         self.errors: dict[GVR, list[Exception]] = {}
         self.timeouts: list[float | None] = []
         self.hold: threading.Event | None = None
+        self.frozen: dict[str, threading.Event] = {}  # clusters that do not answer before this is set
 
     def create(
         self,
@@ -59,6 +60,8 @@ class FakeClient:
         field_manager: str,
         timeout: float | None = None,
     ) -> Object:
+        if cluster in self.frozen:
+            assert self.frozen[cluster].wait(60)
         return self._take("create", gvr, namespace, body, timeout)
 
     def patch(
@@ -114,7 +117,7 @@ class Recording:
             **given,
         )
 
-    def _start(self, run: Callable[[], None]) -> None:
+    def _start(self, _cluster: str, run: Callable[[], None]) -> None:
         self.threads.append(threading.Thread(target=run, name="events", daemon=True))
         self.threads[-1].start()
 
@@ -697,10 +700,10 @@ def test_a_thread_that_could_not_be_started_is_started_by_the_next_event(clock: 
     recording.recorder.start()
     start, fails = recording._start, [RuntimeError("can't start new thread")]
 
-    def refuse_once(run: Callable[[], None]) -> None:
+    def refuse_once(cluster: str, run: Callable[[], None]) -> None:
         if fails:
             raise fails.pop()
-        start(run)
+        start(cluster, run)
 
     recording.recorder._start_thread = refuse_once
 
@@ -709,3 +712,27 @@ def test_a_thread_that_could_not_be_started_is_started_by_the_next_event(clock: 
 
     assert [body["note"] for body in recording.bodies(2)] == ["first", "second"]
     recording.end()
+
+
+def test_a_cluster_that_does_not_answer_keeps_no_events_of_another(events: Recording) -> None:
+    events.client.frozen["away"] = threading.Event()
+    there = ObjectRef(REF.gvr, REF.namespace, REF.name, "away")
+
+    events.say("of the frozen one", about=there)
+    events.say("of home")
+
+    assert [body["note"] for body in events.bodies(1)] == ["of home"]
+    events.client.frozen["away"].set()
+    assert [body["note"] for body in events.bodies(2)] == ["of home", "of the frozen one"]
+
+
+def test_a_cluster_whose_first_event_comes_late_is_stopped_too(clock: FakeClock) -> None:
+    recording = Recording(clock)
+    recording.recorder.start()
+    recording.recorder.stop()
+    before = dropped("stopped")
+
+    recording.say("too late")
+
+    assert dropped("stopped") == before + 1
+    assert recording.threads == []

@@ -82,7 +82,7 @@ class Recording:
             assert not thread.is_alive()
         self._opened.close()
 
-    def _start(self, run: Callable[[], None]) -> None:
+    def _start(self, _cluster: str, run: Callable[[], None]) -> None:
         self._threads.append(threading.Thread(target=run, name="events", daemon=True))
         self._threads[-1].start()
 
