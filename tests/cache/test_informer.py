@@ -398,6 +398,31 @@ def test_a_relist_is_not_older_than_what_was_seen_and_tells_only_what_changed(
     assert seen.deltas[0].tombstone
 
 
+def test_streams_that_are_silent_one_after_the_other_may_be_so_for_longer_until_a_byte_comes(
+    factory: InformerFactory, server: FakeServer, clock: FakeClock
+) -> None:
+    informers = follow(factory)
+    stream = server.wait_stream()
+    stream.bookmark("150")
+    wait_for(informers, lambda: informers.stores()[0].rv() == "150")
+    limits = []
+    for number, pause in enumerate([0.8, 1.6, 3.2, 6.4, 12.8], start=2):
+        limits.append(stream.silence)
+        stream.cut(RequestTimeout("silent"))
+        let_pause_pass(clock, pause)
+        stream = server.wait_stream(number)
+    longest = [int(each.query["timeoutSeconds"]) + 10 for each in server.streams]
+    assert limits == [90, 90, 180, min(360, longest[3]), longest[4]]
+
+    stream.bookmark("151")
+    wait_for(informers, lambda: informers.stores()[0].rv() == "151")
+    assert stream.silence == 90
+    stream.cut(RequestTimeout("silent"))
+    let_pause_pass(clock, 25.6)
+    assert server.wait_stream(7).silence == 90
+    assert len(server.queries("list")) == 1
+
+
 # How watches end.
 
 
