@@ -35,7 +35,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     request, open_stream = Transport.request, Transport.open_stream
 
     def note_request(self: Transport, method: str, path: str, **options: Any) -> Any:
-        if options.get("verb") == "list" and path.endswith("/configmaps") and options.get("part"):
+        if options.get("verb") == "list" and path.endswith("/configmaps") and options.get("part") == "informer":
             noted.lists.append(dict(options["query"]))
         return request(self, method, path, **options)
 
