@@ -61,6 +61,12 @@ kind: Widget
 metadata: {name: w}
 spec: {size: 3}
 """
+EMPTY: Final = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: empty}
+data:
+"""
 WRONG: Final = CONFIGMAP.replace("data:", "dada:")
 EDITOR: Final = "sed -i s/edited-before/edited-after/"
 
@@ -90,6 +96,11 @@ SCRIPT: Final = (
     Line("get deploy web -o json"),
     Line("get deploy web -o wide"),
     Line("get cm -o name"),
+    Line("apply -f -", EMPTY),
+    Line('patch cm empty --type=merge -p {"data":{"k":"v"}}'),
+    Line("apply -f -", EMPTY),
+    Line("get cm empty -o jsonpath={.data}"),
+    Line("delete cm empty"),
     Line("get cm one -o jsonpath={.data}"),
     Line("get cm one -o custom-columns=NAME:.metadata.name,K:.data.k"),
     Line("get cm none"),

@@ -806,6 +806,15 @@ def _core_event_causes(obj: Dict, _old: Dict | None) -> Iterator[Cause]:
         yield bad_value("involvedObject.namespace", about.get("namespace", ""), "does not match event.namespace")
 
 
+# what it is called in a refusal, what in an Event, and how many bytes it may have at most
+_EVENT_LENGTHS: Final = (
+    ("reportingInstance", "reportingInstance", 128),
+    ("action", "action", 128),
+    ("reason", "reason", 128),
+    ("message", "note", 1024),
+)
+
+
 def _new_event_causes(obj: Dict, old: Dict | None) -> Iterator[Cause]:
     about, namespace = obj.get("regarding") or {}, obj["metadata"].get("namespace", "")
     if (about.get("namespace") or "default") != namespace and not (
@@ -820,6 +829,9 @@ def _new_event_causes(obj: Dict, old: Dict | None) -> Iterator[Cause]:
             for field in ("reportingController", "reportingInstance", "action", "reason")
             if not obj.get(field) and obj.get("eventTime")
         )
+        for path, field, most in _EVENT_LENGTHS:
+            if len(str(obj.get(field) or "").encode()) > most:
+                yield bad_value(path, "", f"can have at most {most} characters")
         if obj.get("type") not in {"Normal", "Warning"}:
             yield bad_value("type", obj.get("type", ""), f"has invalid value: {obj.get('type', '')}")
 
