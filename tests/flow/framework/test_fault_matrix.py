@@ -27,6 +27,8 @@ from informers import Backoff, SystemClock, WatchOptions
 if TYPE_CHECKING:
     from tests.flow.framework.conftest import Follower, Stage
 
+pytestmark = pytest.mark.lists
+
 BASE, LONGEST = 0.03, 0.12
 BACKOFF = Backoff(BASE, LONGEST)
 HTML: Mapping[str, Any] = {"code": 200, "body": "<html>welcome</html>", "headers": {"Content-Type": "text/html"}}

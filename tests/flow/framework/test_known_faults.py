@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from tests.flow.framework.conftest import Stage
 
+pytestmark = pytest.mark.lists
+
 SECRETS = GVR("", "v1", "secrets")
 QUICK = WatchOptions(backoff=Backoff(0.03, 0.12))
 
