@@ -48,6 +48,7 @@ from informers.runtime.lease import (
     Look,
     Lose,
     Rest,
+    Step,
     Terms,
     View,
     Write,
@@ -312,13 +313,9 @@ class LeaderElector:
     def _follow(self, stop: Stop) -> None:
         """Do one step after the other until it is time to finish."""
         while not self._is_over(stop):
-            now = self._clock.monotonic()
             with self._changed:
-                self._stepped_at = now
-            wall = self._clock.utc_now()
-            step = decide(
-                self._view, self._terms, now=now, wall=wall, name=self._ref.name, namespace=self._ref.namespace
-            )
+                self._stepped_at = self._clock.monotonic()
+            step = self._next_step()
             match step:
                 case Rest(until):
                     self._rest(until, stop)
@@ -332,6 +329,16 @@ class LeaderElector:
                 case Yield(preferred):
                     self._tell(f"{preferred} is preferred")
                     self._wait_for_finish()
+
+    def _next_step(self) -> Step:
+        return decide(
+            self._view,
+            self._terms,
+            now=self._clock.monotonic(),
+            wall=self._clock.utc_now(),
+            name=self._ref.name,
+            namespace=self._ref.namespace,
+        )
 
     def _is_over(self, stop: Stop) -> bool:
         if stop.is_set() and not self._view.is_leading:
@@ -361,9 +368,7 @@ class LeaderElector:
         except (APIError, TransportError) as error:
             self._take_note_of(error, None, sent)
         else:
-            self._take_in(
-                looked(self._view, self._terms, lease, now=self._clock.monotonic(), pause=self._pause()), "read"
-            )
+            self._have_looked(lease)
 
     def _write(self, step: Write, stop: Stop) -> None:
         sent = self._clock.monotonic()
@@ -372,8 +377,15 @@ class LeaderElector:
         except (APIError, TransportError) as error:
             self._take_note_of(error, step, sent)
         else:
-            now = self._clock.monotonic()
-            self._take_in(wrote(self._view, self._terms, lease, sent=sent, now=now, pause=self._pause()), "written")
+            self._have_written(lease, sent)
+
+    def _have_looked(self, lease: Lease | None) -> None:
+        now = self._clock.monotonic()
+        self._take_in(looked(self._view, self._terms, lease, now=now, pause=self._pause()))
+
+    def _have_written(self, lease: Lease, sent: float) -> None:
+        now = self._clock.monotonic()
+        self._take_in(wrote(self._view, self._terms, lease, sent=sent, now=now, pause=self._pause()))
 
     def _take_note_of(self, error: APIError | TransportError, step: Write | None, sent: float) -> None:
         """Go on after a request that failed."""
@@ -400,7 +412,7 @@ class LeaderElector:
         else:
             _log.warning("lease request failed", extra=told)
 
-    def _take_in(self, view: View, how: str) -> None:
+    def _take_in(self, view: View) -> None:
         """Go on with what was learned; open the fence, or keep it open, if the lease is ours."""
         with self._changed:
             self._cancel = None
@@ -414,7 +426,7 @@ class LeaderElector:
         if self._keeper.extend(
             renewed_at, renew_deadline=terms.renew_deadline, lease_duration=terms.lease_duration
         ) and self._note_renewal(renewed_at):
-            _log.debug("lease renewed", extra=fields(lease=str(self._ref), how=how))
+            _log.debug("lease renewed", extra=fields(lease=str(self._ref)))
             if is_first:
                 _log.info("leading", extra=fields(lease=str(self._ref), identity=terms.identity))
                 self._tell_taken()
