@@ -87,7 +87,7 @@ _CUT_AGAIN: Final = 0.5
 _TIDY: Final = 15.0  # how often the main thread, which has nothing else to do, looks after connections and garbage
 _HTTP_GRACE: Final = 2.0
 _LONG: Final = 60.0  # a reconcile that takes longer is told of where one looks for what is wrong
-_LAST_WORDS: Final = 0.5  # for a line on a stderr that may be blocked
+_LAST_WORDS: Final = 1.0  # for a line on a stderr that may be blocked
 
 
 @dataclass(frozen=True, slots=True)
