@@ -124,6 +124,7 @@ class Surroundings:
     follow: Callable[[What, bool], Mapping[str, FollowedSet]]  # by cluster; True = required
     sets: Callable[[str], Sequence[FollowedSet]]  # all of a cluster
     start_thread: Callable[[str, Callable[[], None]], None]
+    has_several_clusters: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +184,13 @@ class Controller:
     ) -> None:
         self.name = name
         self.workers = options.workers
-        self.queue = WorkQueue(clock=surroundings.clock, retry=options.retry)
+        # A worker is kept for the others, if there is one to spare.
+        has_spare = surroundings.has_several_clusters and options.workers > 1
+        self.queue = WorkQueue(
+            clock=surroundings.clock,
+            retry=options.retry,
+            most_of_a_cluster=options.workers - 1 if has_spare else None,
+        )
         self._reconcile = reconcile
         self._around = surroundings
         self._clock = surroundings.clock

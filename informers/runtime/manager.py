@@ -233,6 +233,7 @@ class Manager:
             follow=self._follow,
             sets=self._informers,
             start_thread=lambda name, run: self._threads.start(name, run, group=_WORK),
+            has_several_clusters=len(self._clusters) > 1,
         )
         self._http_options = http
         self._http_stop = Stop(self.clock)
@@ -325,7 +326,8 @@ class Manager:
             watches: for each resource, which objects a change of one of its objects concerns.
             owns: resources whose objects concern the primary that controls them.
             dependencies: a graph that reconcile keeps; what depends on what changed is reconciled.
-            workers: how many reconciles run at the same time.
+            workers: how many reconciles run at the same time; with several clusters all but one at most for one of
+                them, so that a cluster that does not answer never has them all.
             predicate: tells of an update of a primary whether it matters; additions, deletions and a first deletion
                 timestamp always do.
             retry: how long after a failure a key is tried again.

@@ -63,12 +63,14 @@ class _Due(NamedTuple):
 class WorkQueue:
     """Keys in order of priority, then of arrival, with delays and retries; for any number of workers.
 
-    Adding never blocks. Each `get` needs a `done`.
+    Adding never blocks. Each `get` needs a `done`. Of one cluster never more than `most_of_a_cluster` keys are with
+    workers, so that one that does not answer cannot have all workers.
     """
 
-    def __init__(self, *, clock: Clock, retry: Backoff = RETRY) -> None:
+    def __init__(self, *, clock: Clock, retry: Backoff = RETRY, most_of_a_cluster: int | None = None) -> None:
         self._clock = clock
         self._retry = retry
+        self._most = most_of_a_cluster
         self._lock = threading.Lock()  # guards all below
         self._changed = threading.Condition(self._lock)
         self._drained = threading.Condition(self._lock)
@@ -80,6 +82,8 @@ class WorkQueue:
         self._classes: dict[int, OrderedDict[str, _Lane]] = {}
         # The lanes of clusters that have to wait, by priority; they are in no class.
         self._suspended: dict[str, dict[int, _Lane]] = {}
+        self._closed: set[str] = set()  # of these those that somebody has suspended; the others have their workers
+        self._busy: dict[str, int] = {}  # keys with workers, by cluster; counted only if there is a limit
         # When each class was last chosen, or came to be, in turns; for fairness among those that are not the highest.
         self._last_turns: dict[int, int] = {}
         # A key is in _due or in _dirty, not in both. The heap may hold entries that _due no longer has.
@@ -189,6 +193,8 @@ class WorkQueue:
                 msg = f"done {key}: no worker has it"
                 raise InformersError(msg)
             self._processing.remove(identity)
+            if self._most is not None:
+                self._free_locked(key.cluster)
             if (waiting := self._dirty.get(identity)) is not None:
                 self._wake_locked(self._place_locked(key, waiting[1]))
             elif self._is_shut and self._is_empty_locked():
@@ -210,19 +216,14 @@ class WorkQueue:
     def suspend(self, cluster: str) -> None:
         """Keep the keys of a cluster, those of now and those to come, until `resume`; no worker gets one."""
         with self._lock:
-            if self._is_shut:
-                return
-            kept = self._suspended.setdefault(cluster, {})
-            for priority in list(self._classes):
-                lanes = self._classes[priority]
-                if (lane := lanes.pop(cluster, None)) is not None:
-                    kept[priority] = lane
-                if not lanes:
-                    self._remove_class_locked(priority)
+            if not self._is_shut:
+                self._closed.add(cluster)
+                self._suspend_locked(cluster)
 
     def resume(self, cluster: str) -> None:
         """Hand out the keys of a cluster (again), in the order in which they are; may be called twice."""
         with self._lock:
+            self._closed.discard(cluster)
             self._resume_locked(cluster)
 
     def shut_down(self, *, drain: bool = False, drop: bool = False) -> None:
@@ -235,6 +236,9 @@ class WorkQueue:
             self._is_shut = True
             self._due.clear()
             self._heap.clear()
+            self._most = None
+            self._closed.clear()
+            self._busy.clear()
             for cluster in list(self._suspended):
                 self._resume_locked(cluster)
             if drop:
@@ -396,6 +400,10 @@ class WorkQueue:
             self._remove_class_locked(chosen)
         key, priority, since = self._dirty.pop(identity)
         self._processing.add(identity)
+        if self._most is not None:
+            busy = self._busy[cluster] = self._busy.get(cluster, 0) + 1
+            if busy >= self._most:
+                self._suspend_locked(cluster)
         self._handed_out += 1
         return Item(key, priority, since, self._failures.get(identity, 0) if self._failures else 0)
 
@@ -450,7 +458,26 @@ class WorkQueue:
         if not self._classes[priority]:
             self._remove_class_locked(priority)
 
+    def _free_locked(self, cluster: str) -> None:
+        """Count one worker less that has a key of this cluster."""
+        busy = self._busy[cluster] = self._busy[cluster] - 1
+        if not busy:
+            del self._busy[cluster]
+        self._resume_locked(cluster)
+
+    def _suspend_locked(self, cluster: str) -> None:
+        kept = self._suspended.setdefault(cluster, {})
+        for priority in list(self._classes):
+            lanes = self._classes[priority]
+            if (lane := lanes.pop(cluster, None)) is not None:
+                kept[priority] = lane
+            if not lanes:
+                self._remove_class_locked(priority)
+
     def _resume_locked(self, cluster: str) -> None:
+        """Put the lanes of a cluster back, unless there is another reason to keep them."""
+        if cluster in self._closed or (self._most is not None and self._busy.get(cluster, 0) >= self._most):
+            return
         ready = 0
         for priority, lane in self._suspended.pop(cluster, {}).items():
             lanes = self._classes.get(priority)

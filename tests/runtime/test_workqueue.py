@@ -747,3 +747,57 @@ def test_shutting_down_ends_a_suspension_so_that_all_can_be_drained(queue: WorkQ
 
     assert take_all(queue) == [key("0", "b")]
     assert queue.get() is None
+
+
+def test_no_cluster_has_more_workers_than_the_limit(clock: FakeClock) -> None:
+    queue = WorkQueue(clock=clock, most_of_a_cluster=2)
+    queue.add_many([key(f"{number}", "b") for number in range(4)])
+    first, second = take(queue), take(queue)
+    worker = Worker(queue)
+    clock.block_until_waiting()
+
+    queue.add(A)
+    assert worker.join() == (A, NORMAL, clock.monotonic(), 0)
+
+    other = Worker(queue)
+    clock.block_until_waiting()
+    queue.done(first.key)
+    got = other.join()
+    assert got is not None
+    assert got.key == key("2", "b")
+    for each in (second.key, got.key, A):
+        queue.done(each)
+    assert take_all(queue) == [key("3", "b")]
+    assert not queue._suspended
+    assert not queue._busy
+
+
+def test_a_suspended_cluster_stays_so_when_one_of_its_workers_is_free(clock: FakeClock) -> None:
+    queue = WorkQueue(clock=clock, most_of_a_cluster=1)
+    queue.add_many([key("0", "b"), key("1", "b")])
+    first = take(queue)
+    queue.suspend("b")
+    queue.add(A)
+
+    queue.done(first.key)
+
+    assert take(queue).key == A
+    queue.resume("b")
+    assert take(queue).key == key("1", "b")
+    queue.resume("b")
+    queue.add(B)
+    queue.done(A)
+    assert take(queue).key == B
+
+
+def test_at_a_shutdown_no_limit_keeps_keys_from_being_drained(clock: FakeClock) -> None:
+    queue = WorkQueue(clock=clock, most_of_a_cluster=1)
+    queue.add_many([key("0", "b"), key("1", "b")])
+    take(queue)
+
+    queue.shut_down()
+
+    assert take(queue).key == key("1", "b")
+    queue.done(key("0", "b"))
+    queue.done(key("1", "b"))
+    assert queue.get() is None

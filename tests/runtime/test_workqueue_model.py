@@ -40,7 +40,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.clock = FakeClock()
         self.queue = WorkQueue(clock=self.clock, retry=Backoff(1.0, 4.0, jitter=0.0))
         self.ready: list[tuple[int, ObjectRef]] = []  # in order of arrival
-        self.suspended: set[str] = set()
+        self.suspended: dict[str, None] = {}  # in the order in which they were
         # When each class, cluster of a class and namespace of a cluster last had its turn, or came to have keys.
         self.last_turn: dict[tuple[object, ...], int] = {}
         self.turn = 0
@@ -165,7 +165,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(cluster=clusters)
     def suspend(self, cluster: str) -> None:
         self.queue.suspend(cluster)
-        self.suspended.add(cluster)
+        self.suspended.setdefault(cluster)
         self.model_clean_up()
 
     @rule(cluster=clusters)
@@ -174,7 +174,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.model_resume(cluster)
 
     def model_resume(self, cluster: str) -> None:
-        self.suspended.discard(cluster)
+        self.suspended.pop(cluster, None)
         for one in self.ready:
             for group in self.groups(one):
                 self.model_turn(group, only_if_new=True)
@@ -204,7 +204,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule()
     def shut_down(self) -> None:
         self.queue.shut_down()
-        for cluster in sorted(self.suspended):
+        for cluster in list(self.suspended):
             self.model_resume(cluster)
         self.is_shut = True
         self.due = []

@@ -335,6 +335,35 @@ def test_a_burst_on_a_cluster_delays_no_key_of_another(home: Stage, stage: Stage
         assert order.index("single") <= 1
 
 
+def test_reconciles_that_hang_in_one_cluster_leave_a_worker_for_another(home: Stage, stage: Stage) -> None:
+    namespace = stage.namespace
+    is_frozen = threading.Event()
+
+    def ask(program: Program, request: Request) -> None:
+        if is_frozen.is_set() and request.ref.cluster == AWAY:
+            program.note(AWAY, "hangs", request.ref.name)
+            program.manager.client.get(request.ref)
+
+    put(home, namespace, "a", "1")
+    put(stage, namespace, "a", "1")
+    relay = stage.server.relay()
+    kubeconfigs = {"home": home.server.kubeconfig, AWAY: relay.kubeconfig}
+    with Program(kubeconfigs, namespace, stage.directory, reconcile=ask, workers=2) as program:
+        program.until_seen(("", "a", "1"), (AWAY, "a", "1"))
+        relay.freeze()
+        is_frozen.set()
+        for number in range(5):
+            program.controller.enqueue(ObjectRef(CONFIGMAPS, namespace, f"n{number}", AWAY))
+        program.until_seen((AWAY, "hangs", "n0"))
+
+        put(home, namespace, "a", "2")
+        program.until_seen(("", "a", "2"))
+        put(home, namespace, "a", "3")
+        program.until_seen(("", "a", "3"))
+
+        assert program.stop() < STOPS
+
+
 def test_objects_of_one_name_in_two_clusters_never_meet(home: Stage, stage: Stage) -> None:
     namespace = stage.namespace
 
