@@ -428,7 +428,11 @@ class Controller:
             _work_seconds.observe(took, controller=self.name)
             if timeout is not None and took > timeout:
                 _timeouts.add(controller=self.name)
-                _log.warning("reconcile took longer than its timeout", extra=fields(seconds=took, timeout=timeout))
+                _log.log(
+                    logging.WARNING if self._throttle.allow(("timeout", ref)) else logging.DEBUG,
+                    "reconcile took longer than its timeout",
+                    extra=fields(seconds=round(took, 3), timeout=timeout),
+                )
         self._forget(item)
         self._clean_up_if_gone(ref)
         _log.debug("reconciled")
@@ -482,6 +486,7 @@ class Controller:
         """Forget what is known of an object that is gone and was reconciled as such."""
         if self.find_primary(ref) is not None or not self._is_known(ref):
             return
+        self._throttle.forget(("timeout", ref))
         if self._own is not None and self._own.has_lost(ref):
             # Nobody else may ever ask for it again, so what it wrote is found out now.
             self.queue.add(ref)

@@ -685,6 +685,30 @@ def test_running_past_the_timeout_is_counted_and_told(
     assert [record.message for record in caplog.records] == ["reconcile took longer than its timeout"]
 
 
+def test_an_object_that_always_takes_too_long_is_told_once_in_ten_minutes_and_forgotten_with_it(
+    world: World, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    controller = world.controller(timeout=5.0)
+    world.widgets.store.items["default/a"] = obj("a")
+    world.answers = [lambda _: clock.advance(6)] * 3
+
+    def look() -> list[str]:
+        caplog.clear()
+        controller.enqueue(A)
+        step(controller)
+        return [record.levelname for record in caplog.records]
+
+    with caplog.at_level(logging.WARNING):
+        first, second = look(), look()
+        clock.advance(600)
+        third = look()
+        world.widgets.store.items.clear()
+        look()
+
+    assert (first, second, third) == (["WARNING"], [], ["WARNING"])
+    assert len(controller._throttle) == 0
+
+
 def test_nothing_starts_after_the_stop(world: World) -> None:
     controller = world.controller()
     controller.enqueue(A)

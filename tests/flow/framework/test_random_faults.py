@@ -53,8 +53,10 @@ NAMESPACES = GVR("", "v1", "namespaces")
 DEFINITIONS = GVR("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 WIDGETS = "widgets.example.com"
 PATIENCE = 30.0
+MARK = "marked-9f27c1e4"  # no log may show it: `log` looks for it
 PROGRAM = "model"
 QUICK = Backoff(0.02, 0.3)
+KINDS = ("configmaps", "secrets", WIDGETS)
 SPACES = ("a", "b")
 NAMES = ("w", "x", "y", "z")
 
@@ -282,6 +284,8 @@ class World:
     # Everybody else.
 
     def put(self, kind: str, namespace: str, name: str, value: str, *, colour: str = "", source: str = "") -> None:
+        if kind == "secrets":
+            value = f"{MARK}-{value}"
         body: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": {"configmaps": "ConfigMap", "secrets": "Secret"}.get(kind, "Widget"),
@@ -802,7 +806,7 @@ class Churn:
 
     def _change(self) -> None:
         choose = self._random.choice
-        kind, space = choose(["configmaps", "secrets", WIDGETS]), choose(SPACES)
+        kind, space = choose(KINDS), choose(SPACES)
         name = f"n{self._random.randrange(40)}"
         self.changes += 1
         if self._random.random() < 0.2:
@@ -816,8 +820,10 @@ class Churn:
         self._world.faults.close(how, client=f"{PROGRAM}*")
 
     def _expire(self) -> None:
-        self._world.faults.compact()
-        self._world.faults.close("FIN", client=f"{PROGRAM}*", resource=self._random.choice(["configmaps", WIDGETS]))
+        # Kinds that change: on those that do not, history that lasts for a second looks like lists that take too long.
+        kind = self._random.choice(KINDS)
+        self._world.faults.compact(resource=kind)
+        self._world.faults.close("FIN", client=f"{PROGRAM}*", resource=kind)
 
     def _measure(self) -> None:
         self._world.server.clear_requests()
@@ -853,11 +859,11 @@ def test_churn_with_cuts_expiry_and_new_tokens_leaves_no_trace(seconds: float, l
     finally:
         world.close()
 
-    loud = [line for line in log.lines() if line["level"] in {"warning", "error"} or "traceback" in line]
-    assert not loud, loud[:3]
     if seconds > 60:
         sizes = [size >> 20 for _, size in churn.rss[:: len(churn.rss) // 20]]
         grown = churn.growth() / 1024
         told = f"{churn.changes} changes, {world.worker.reconciles} reconciles, RSS {sizes} MiB, in the second half {grown:+.0f} KiB"
         print(told)  # noqa: T201 - what a long run is for
         assert grown < 2048, told
+    loud = [line for line in log.lines() if line["level"] in {"warning", "error"} or "traceback" in line]
+    assert not loud, loud[:3]
