@@ -10,7 +10,7 @@ export KUBE_INFORMERS_ENVTEST_BIN ?= $(CURDIR)/hack/envtest/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help .venv demo test coverage check envtest-bin envtest update-parity long constraints clean
+.PHONY: help .venv demo test coverage check envtest-bin envtest update-parity long bench bench-faults constraints clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[.a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +50,23 @@ update-parity: .venv ## record the real API server's answers anew, for the embed
 
 long: .venv ## tests that take many minutes, on both servers
 	$(PYTEST) -m slow --timeout=7200
+
+bench: build/bench/peers/.complete build/bench/client-go ## benchmarks against other libraries, 25 minutes (BENCH=--quick: 5); see hack/bench
+	@$(BIN)/python -m hack.bench $(BENCH)
+
+bench-faults: build/bench/peers/.complete build/bench/client-go ## what other libraries do when a server misbehaves
+	@$(BIN)/python -m hack.bench --report=faults $(BENCH) faults
+
+build/bench/peers/.complete: hack/bench/peers.txt | .venv
+	@echo "setting up build/bench/peers: downloads the libraries that are compared"
+	@rm -rf build/bench/peers && $(PYTHON) -m venv build/bench/peers
+	@build/bench/peers/bin/python -m pip install --quiet --disable-pip-version-check -r hack/bench/peers.txt
+	@touch $@
+
+build/bench/client-go: $(wildcard hack/bench/client-go/*) | .venv
+	@PYTHON=$(CURDIR)/$(BIN)/python; export PYTHON; \
+	go=$$(hack/find-go $$(awk '$$1 == "go" { print $$2 }' hack/bench/client-go/go.mod)) && \
+	GOFLAGS=-mod=readonly GOWORK=off GOTOOLCHAIN=local CGO_ENABLED=0 "$$go" -C hack/bench/client-go build -trimpath -o $(CURDIR)/$@ .
 
 constraints: ## refresh the pinned versions of everything that development installs
 	@hack/update-constraints.sh "$(PYTHON)"

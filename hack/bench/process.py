@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import threading
-import time  # noqa: TID251 - a benchmark measures real time
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 

