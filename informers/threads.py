@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from informers import metrics
 from informers.process import STACK
+
+_running = metrics.gauge("informers_threads", "Threads of ours that run", ("owner",))
 
 _lock = threading.Lock()  # guards the process's stack size, which is what a new thread gets
 
@@ -20,3 +25,13 @@ def start(thread: threading.Thread) -> None:
             thread.start()
         finally:
             threading.stack_size(before)
+
+
+@contextmanager
+def counted(owner: str) -> Iterator[None]:
+    """Count this thread as one of `owner` for the length of a block."""
+    _running.add(1, owner=owner)
+    try:
+        yield
+    finally:
+        _running.add(-1, owner=owner)

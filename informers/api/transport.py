@@ -37,7 +37,7 @@ from informers.meta.resources import GVR, ObjectRef
 
 _log = logging.getLogger(__name__)
 
-_CONNECT_LIMIT: Final = 30.0  # for opening a stream; requests have their own deadline
+CONNECT_LIMIT: Final = 30.0  # for opening a stream; requests have their own deadline
 _REFUSAL_LIMIT: Final = 10.0  # for reading why a stream was refused
 _REFUSAL_SIZE: Final = 1 << 20
 _REPEATS: Final = 10
@@ -337,7 +337,7 @@ class Transport:
         self, call: Call, credential: Credential, silence: float, until: float, cancel: Cancel
     ) -> Stream | Response:
         """Open a connection and ask for a stream; return it, or the whole answer that refuses it."""
-        wire = self._dialer.dial(min(self._left(until), _CONNECT_LIMIT), cancel, credential.certificate)
+        wire = self._dialer.dial(min(self._left(until), CONNECT_LIMIT), cancel, credential.certificate)
         is_open = False
         try:
             cancel.attach(wire.shut)

@@ -730,16 +730,20 @@ class InformerFactory:
     def _run(self) -> None:
         take_off = self._stop.on_set(self.look)
         try:
-            while not self._stop.is_set():
-                try:
-                    self._step()
-                except Exception:  # noqa: BLE001 - timers must outlive what they call
-                    _log.exception("step failed unexpectedly")
-                    self._stop.wait(1.0)
+            with threads.counted("informers"):
+                self._loop()
         except BaseException as error:  # noqa: BLE001 - whatever ends this thread must end the process
             self._on_thread_death(error)
         finally:
             take_off()
+
+    def _loop(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._step()
+            except Exception:  # noqa: BLE001 - timers must outlive what they call
+                _log.exception("step failed unexpectedly")
+                self._stop.wait(1.0)
 
     def _step(self) -> None:
         now = self.clock.monotonic()

@@ -24,6 +24,7 @@ from informers.api.client import Client
 from informers.api.transport import Transport
 from informers.cache.entries import Keeper
 from informers.cache.firstsyncs import FirstSyncs
+from informers.cache.gauges import shown
 from informers.cache.indexer import IndexFunc
 from informers.cache.listwatch import ListWatch, Transform, WatchOptions, read_item
 from informers.cache.reflector import Hooks, Reflector
@@ -106,6 +107,7 @@ class Informer:
         self.cluster = cluster
         self._client = client
         self._clock = clock
+        self._made_at = clock.monotonic()
         self._on_thread_death = on_thread_death
         self._labels = {"cluster": cluster, "resource": str(key.gvr)}
         throttle = Throttle(clock)
@@ -209,7 +211,7 @@ class Informer:
 
     def _run(self) -> None:
         try:
-            with bind(**self._labels):
+            with bind(**self._labels), shown(self, **self._labels), threads.counted("informers"):
                 self._reflector.run()
         except BaseException as error:  # noqa: BLE001 - whatever ends this thread must end the process
             _log.exception("reflector died", extra=fields(**self._labels))
@@ -254,6 +256,22 @@ class Informer:
         """Return the seconds since the server was last heard of; inf before the first time."""
         last = self._reflector.last_sign()
         return math.inf if last is None else max(0.0, self._clock.monotonic() - last)
+
+    def silent_for(self) -> float:
+        """Return the seconds since the server was last heard of, or since the start if it never was."""
+        last = self._reflector.last_sign()
+        return max(0.0, self._clock.monotonic() - (self._made_at if last is None else last))
+
+    def listed(self) -> int:
+        """Return how many objects the last list had."""
+        return self._reflector.listed()
+
+    def late(self) -> float:
+        """Return for how many seconds longer than it may the thread has taken no step; 0 while all is well.
+
+        To wait for a server that is slow or away is a step, as each wait has its limit.
+        """
+        return self._reflector.late()
 
     def add_index(self, name: str, func: IndexFunc) -> None:
         """Index what is there and what comes. Raises `ConfigError` on a name in use with another func."""

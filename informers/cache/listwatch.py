@@ -34,7 +34,7 @@ Transform: TypeAlias = Callable[[Object], Mapping[str, JSON] | None]
 EventType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 Initial: TypeAlias = Literal["auto", "stream", "list"]
 
-_LIST_TIMEOUT: Final = 60.0
+LIST_TIMEOUT: Final = 60.0
 _PAGE: Final = 500
 _END_OF_INITIAL: Final = "k8s.io/initial-events-end"
 _SECRETS: Final = "secrets"
@@ -337,7 +337,7 @@ class ListWatch:
             self._path,
             query=[*query, *self._selectors],
             accept=_PARTIAL.format("List") if self._metadata_only else "application/json",
-            timeout=_LIST_TIMEOUT,
+            timeout=LIST_TIMEOUT,
             gzip=self._gzip,
             cancel=cancel,
             retry_safe=True,
@@ -377,7 +377,7 @@ class ListWatch:
             f"want a list, found {found}", status=200, verb="list", ref=self.gvr, cluster=self._transport.cluster
         )
 
-    def peek(self, *, cancel: Cancel, whole: bool, timeout: float = _LIST_TIMEOUT) -> Page:
+    def peek(self, *, cancel: Cancel, whole: bool, timeout: float = LIST_TIMEOUT) -> Page:
         """List one object, for what the answer says about the list: its kind (of `whole` objects only), its newest RV.
 
         Raises as `pages`.

@@ -14,6 +14,7 @@ proxy) that would have us ask thousands of times a second, so it counts as a fai
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -22,9 +23,11 @@ from typing import Final, Literal, TypeAlias
 
 from informers import metrics
 from informers.api.calls import Cancel, LineTooLong, NotSent
+from informers.api.transport import CONNECT_LIMIT
 from informers.cache.entries import Keeper
 from informers.cache.firstsyncs import FirstSyncs, Turn
 from informers.cache.listwatch import (
+    LIST_TIMEOUT,
     Event,
     Item,
     ListWatch,
@@ -34,6 +37,7 @@ from informers.cache.listwatch import (
     ends_initial,
     read_item,
 )
+from informers.cache.pulse import Pulse
 from informers.cache.silence import Silence
 from informers.cache.store import Received, Replacement, StoreWriter, is_at_least
 from informers.cache.streaming import NeverEndingError, Streaming
@@ -68,22 +72,37 @@ _NO_END: Final = "no end of what was there at first, after {} events"
 _CUTS: Final = 3  # streaming lists that were cut in a row, after which a list is better
 _GRACE: Final = 10.0  # that a watch is let live beyond the time that it was asked for
 _MANY: Final = 1 << 30  # failures, for a wait at the cap
+_LIST_BUCKETS: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 60.0)
 
 _L: Final = ("cluster", "resource")
-_lists = metrics.counter("informers_lists_total", "Lists, by what made them necessary", (*_L, "cause"))
-_list_items = metrics.gauge("informers_list_items", "Objects in the last list", _L)
+_lists = metrics.counter(
+    "informers_lists_total",
+    "Lists, by what made them necessary",
+    (*_L, "cause"),
+    known={
+        "cause": (
+            *("start", "error", "expired", "forbidden", "unserved"),
+            *("oversized", "undecodable", "short watch", "unknown version"),
+        )
+    },
+)
+_list_seconds = metrics.histogram(
+    "informers_list_seconds", "From asking for what is there until it is in the store", _L, buckets=_LIST_BUCKETS
+)
 _skipped = metrics.counter("informers_skipped_items_total", "Objects without a usable name, uid or version", _L)
 _loops = metrics.counter("informers_relist_loops_total", "Lists that took longer than the server keeps history", _L)
 _watches = metrics.counter("informers_watches_total", "Watches opened", _L)
 _short_watches = metrics.counter("informers_short_watches_total", "Watches that ended within a second", _L)
 _watch_errors = metrics.counter("informers_watch_errors_total", "Watches that failed, by status", (*_L, "code"))
 _silences = metrics.counter("informers_watch_silences_total", "Streams replaced because they were silent", _L)
-_events = metrics.counter("informers_watch_events_total", "Events received", (*_L, "type"))
+_events = metrics.counter(
+    "informers_watch_events_total",
+    "Events received",
+    (*_L, "type"),
+    known={"type": ("ADDED", "MODIFIED", "DELETED", "BOOKMARK")},
+)
 _undecodable = metrics.counter("informers_undecodable_events_total", "Lines that were no event", _L)
 _oversized = metrics.counter("informers_oversized_events_total", "Lines longer than the limit", _L)
-_watching = metrics.gauge("informers_watching", "1 while a watch is open", _L)
-_store_objects = metrics.gauge("informers_store_objects", "Objects held", _L)
-_store_bytes = metrics.gauge("informers_store_bytes", "Bytes of JSON held", _L)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +171,7 @@ class Reflector:
         self._clock = clock
         self._stop = stop
         self._labels = {"cluster": cluster, "resource": str(listwatch.gvr)}
+        self._pulse = Pulse(clock)
 
         # Of the loop's own thread.
         self._rv = "0"  # where to go on: a list not older than this, a watch of what came after
@@ -174,6 +194,7 @@ class Reflector:
         self._problem: InformersError | None = None
         self._has_synced = False
         self._last_sign: float | None = None
+        self._listed = 0
 
     # For any thread.
 
@@ -197,6 +218,15 @@ class Reflector:
         with self._changed:
             return self._last_sign
 
+    def listed(self) -> int:
+        """Return how many objects the last list had."""
+        with self._changed:
+            return self._listed
+
+    def late(self) -> float:
+        """Return for how many seconds longer than it may the loop has taken no step; 0 while all is well."""
+        return self._pulse.late()
+
     def nudge(self) -> None:
         """Look again now, if the loop waits because the resource is not served."""
         with self._changed:
@@ -219,6 +249,7 @@ class Reflector:
         take_off = self._stop.on_set(self._interrupt)
         step: Step = "list"
         try:
+            self._pulse.expect(0.0)
             while not self._stop.is_set():
                 outcome = self._take(step)
                 if self._stop.is_set():
@@ -229,8 +260,8 @@ class Reflector:
             take_off()
             if self._begun is not None and self._begun.watch is not None:
                 self._begun.watch.stream.close()
-            _watching.set(0, **self._labels)
             self._set_state("stopped")
+            self._pulse.expect(math.inf)
 
     def _take(self, step: Step) -> Outcome:
         """Take one step; whatever happens in it has an outcome."""
@@ -266,6 +297,7 @@ class Reflector:
     def _pause(self, seconds: float) -> None:
         if seconds <= 0:
             return
+        self._pulse.expect(seconds)
         deadline = self._clock.monotonic() + seconds
         with self._changed:
             while not self._stop.is_set() and not self._is_nudged:
@@ -280,6 +312,7 @@ class Reflector:
     def _list(self) -> Outcome:
         if self.has_synced():
             return self._start_over(None)
+        self._pulse.expect(math.inf)  # others have their turn, each with a server that may be slow
         with self._first_syncs.turn(self._stop) as turn:
             if turn is None:
                 return Outcome("list", wait="none")
@@ -288,6 +321,7 @@ class Reflector:
             return self._start_over(turn)
 
     def _start_over(self, turn: Turn | None) -> Outcome:
+        self._pulse.expect(LIST_TIMEOUT)
         must_list = False
         may_stream = self._may_stream()
         if self._stop.is_set():
@@ -381,7 +415,8 @@ class Reflector:
         run.watch.stream.until = run.started + run.seconds + _GRACE
         run.is_ordered = True
         self._begun = run
-        self._take_over(replacement, envelope.metadata.resource_version, is_newest=is_newest)
+        rv = envelope.metadata.resource_version
+        self._take_over(replacement, rv, is_newest=is_newest, started=run.started)
 
     def _after_stream(self, error: Exception) -> Outcome | None:
         """Learn from a streaming list that failed; return what follows, None if that is a list in its place."""
@@ -424,8 +459,10 @@ class Reflector:
                 self._list_from("", turn)
 
     def _list_from(self, rv: str, turn: Turn | None) -> None:
+        started = self._clock.monotonic()
         cancel = self._new_cancel()
         self._learn_kind(cancel)
+        self._pulse.expect(LIST_TIMEOUT)
         replacement = self._writer.replacement()
         list_rv = ""
         for page in self._listwatch.pages(rv=rv, cancel=cancel, page_size=self._page_size, paged=self._is_paged):
@@ -444,14 +481,16 @@ class Reflector:
                 envelope = self._usable(item)
                 if envelope is not None:
                     self._collect(replacement, item, envelope)
-        self._take_over(replacement, list_rv, is_newest=not rv or self._page_size is not None)
+        self._take_over(replacement, list_rv, is_newest=not rv or self._page_size is not None, started=started)
 
-    def _take_over(self, replacement: Replacement, rv: str, *, is_newest: bool) -> None:
+    def _take_over(self, replacement: Replacement, rv: str, *, is_newest: bool, started: float) -> None:
         """Swap in what is there, and tell of it."""
         count = len(replacement.items)
         self._writer.replace(replacement, rv, is_newest=is_newest)
         self._rv = rv
-        _list_items.set(count, **self._labels)
+        with self._changed:
+            self._listed = count
+        _list_seconds.observe(self._clock.monotonic() - started, **self._labels)
         _log.debug("listed", extra=fields(items=count, rv=rv, cause=self._cause, streamed=self._begun is not None))
         self._deliver()
         self._cuts_in_a_row = 0
@@ -495,7 +534,6 @@ class Reflector:
         try:
             with run.watch or self._open(run, self._rv) as watch:
                 self._set_state("watching", problem=None)
-                _watching.set(1, **self._labels)
                 for event in run.incoming:
                     run.events += 1
                     run.last_event = self._see()
@@ -506,7 +544,6 @@ class Reflector:
                 self._note_silence(run)
             raise
         finally:
-            _watching.set(0, **self._labels)
             if self.state() == "watching":
                 self._set_state("synced")
             self._judge(run)
@@ -521,10 +558,12 @@ class Reflector:
         if initial_within is not None:
             self._learn_kind(cancel)
         _watches.add(1, **self._labels)
+        silence = self._limit_of_silence(run.seconds)
+        self._pulse.expect(max(silence, CONNECT_LIMIT))
         watch = self._listwatch.watch(
             rv=rv,
             seconds=run.seconds,
-            silence=self._limit_of_silence(run.seconds),
+            silence=silence,
             cancel=cancel,
             initial_within=initial_within,
         )
@@ -540,6 +579,7 @@ class Reflector:
         if self._silence.alarms:
             self._silence = self._silence.after_byte()
             watch.stream.silence = self._silence.limit
+            self._pulse.expect(self._silence.limit)
 
     def _note_silence(self, run: _Run) -> None:
         _silences.add(1, **self._labels)
@@ -564,7 +604,7 @@ class Reflector:
         else:
             self._store(event.item, envelope, moves_rv=run.is_ordered)
         self._advance(envelope.metadata.resource_version, moves=run.is_ordered)
-        self._deliver(measure=event.type != "MODIFIED")
+        self._deliver()
 
     def _has_other_kind(self, envelope: Envelope) -> bool:
         if not self._keeper.has_other_kind(envelope):
@@ -596,6 +636,7 @@ class Reflector:
             with self._changed:
                 self._has_bookmarks = True
             watch.stream.silence = self._silence.limit
+            self._pulse.expect(self._silence.limit)
 
     def _knows_bookmarks(self) -> bool:
         with self._changed:
@@ -671,17 +712,14 @@ class Reflector:
 
     # State, and who is told of it.
 
-    def _deliver(self, *, measure: bool = True) -> None:
-        if measure:
-            store = self._writer.store
-            _store_objects.set(len(store), **self._labels)
-            _store_bytes.set(store.size(), **self._labels)
+    def _deliver(self) -> None:
         self._hooks.deliver()
 
     def _see(self) -> float:
         now = self._clock.monotonic()
         with self._changed:
             self._last_sign = now
+        self._pulse.beat(now)
         return now
 
     def _set_state(

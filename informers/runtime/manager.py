@@ -412,6 +412,14 @@ class Manager:
             dead = {f"thread {name}": Finding("ended") for name in self._dead}
             checks = dict(self._live_checks)
         alive = {f"thread {name}": FINE for name in self._threads.names()}
+        loops: dict[str, Finding] = {}
+        for cluster in self._clusters:
+            for informer in self._informers(cluster):
+                name = f"reflector {_in_cluster(cluster, informer.gvr())}"
+                late = informer.late()
+                # Of several namespaces the worst is told.
+                if late > 0 or name not in loops:
+                    loops[name] = Finding(f"no step for {late:.0f} s longer than it may take") if late > 0 else FINE
         busy = {
             f"worker {one.name}": Finding(note=f"a reconcile has run for {longest:.0f} s")
             for one in self.controllers()
@@ -421,7 +429,7 @@ class Manager:
         if self._elector is not None:
             problem = self._elector.live_problem()
             elector["elector"] = FINE if problem is None else Finding(problem)
-        return {**alive, **dead, **elector, **busy, **_asked(checks)}
+        return {**alive, **dead, **loops, **elector, **busy, **_asked(checks)}
 
     # Its life.
 

@@ -18,12 +18,11 @@ from informers import metrics
 from informers.clock import Clock
 from informers.logs import fields
 from informers.process import GC_LONGEST, GC_PAUSE, GC_THAW, GC_THRESHOLDS, SWITCH_INTERVAL
-from informers.threads import start
+from informers.threads import counted, start
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_threads = metrics.gauge("informers_threads", "Threads of ours that run", ("owner",))
 _gc_pause = metrics.histogram(
     "informers_gc_pause_seconds",
     "How long full collections of garbage took",
@@ -114,28 +113,26 @@ class Threads:
         def body() -> None:
             error: BaseException | None = None
             try:
-                run()
+                with counted(group):
+                    run()
             except BaseException as caught:  # noqa: BLE001 - how it ended is told to the owner
                 error = caught
             with self._changed:
                 del self._alive[thread]
                 self._over.append(thread)
                 self._changed.notify_all()
-            _threads.add(-1, owner=group)
             self._ended(name, group, error)
 
         # A daemon, so that one that hangs past its grace cannot keep the process from ending.
         thread = threading.Thread(target=body, name=name, daemon=True)
         with self._changed:
             self._alive[thread] = group
-        _threads.add(1, owner=group)
         try:
             start(thread)
         except BaseException:
             # The system has no more threads: nobody is to wait for this one.
             with self._changed:
                 del self._alive[thread]
-            _threads.add(-1, owner=group)
             raise
 
     def wait(self, group: str, timeout: float) -> Sequence[str]:
