@@ -341,7 +341,7 @@ class LeaderElector:
         )
 
     def _is_over(self, stop: Stop) -> bool:
-        if stop.is_set() and not self._view.is_leading:
+        if stop.is_set() and self._view.renewed_at is None:
             return True
         with self._changed:
             return self._is_finishing
@@ -350,7 +350,7 @@ class LeaderElector:
         with self._changed:
             while not self._is_finishing and self._end_at is None:
                 left = until - self._clock.monotonic()
-                if left <= 0 or (stop.is_set() and not self._view.is_leading):
+                if left <= 0 or (stop.is_set() and self._view.renewed_at is None):
                     return
                 self._clock.wait(self._changed, left)
         self._wait_for_finish()
@@ -463,7 +463,7 @@ class LeaderElector:
         cancel = Cancel()
         with self._changed:
             self._cancel = cancel
-            is_late = self._is_finishing or (stop.is_set() and not self._view.is_leading)
+            is_late = self._is_finishing or (stop.is_set() and self._view.renewed_at is None)
         if is_late:
             cancel.cancel()
         return cancel
