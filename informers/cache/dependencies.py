@@ -439,8 +439,17 @@ class DependencyGraph:
             self._wake(dependents, self._priority(len(dependents)))
 
     def _on_change(self, token: object, cluster: str, source: Source) -> None:
-        verdicts = frozenset(source.verdicts())
-        gvr = source.gvr()
+        """Wake who depends on what is known better now; runs on any thread, also on two at once."""
+        while True:
+            verdicts = frozenset(source.verdicts())
+            self._note_verdicts(token, cluster, source.gvr(), verdicts)
+            # Another thread may have noted newer ones between our look and our note: the last note has to be true.
+            if frozenset(source.verdicts()) == verdicts:
+                return
+
+    def _note_verdicts(
+        self, token: object, cluster: str, gvr: GVR | None, verdicts: frozenset[tuple[str, bool, str]]
+    ) -> None:
         with self._lock:
             news = verdicts ^ self._verdicts.get(token, verdicts)
             if not news or gvr is None:

@@ -259,7 +259,7 @@ class InformerSet:
             self._is_released = True
             registrations, self._registrations = self._registrations, []
             informers = (*self._active, *self._next)
-            references = dict(self._references)
+            references, self._references = self._references, {}
             take_off, self._take_off = list(self._take_off.values()), {}
         for registration in registrations:
             self.take_off(registration)
@@ -278,6 +278,8 @@ class InformerSet:
     def refer(self, ref: ObjectRef, *, timeout: float) -> None:
         """Keep the body of this object too. If only its metadata is there, read it from the server, in so many seconds."""
         with self._lock:
+            if self._is_released:
+                return
             self._references[ref] = self._references.get(ref, 0) + 1
             informers = (*self._active, *self._next)
         for informer in informers:

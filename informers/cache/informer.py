@@ -442,7 +442,7 @@ class Informer:
             _log.debug("object not completed", extra=fields(ref=str(ref), error=type(error).__name__))
             return
         if self._writer.complete(self._keeper.keep(read_item(msgspec.Raw(found.raw)))):
-            self._tell_advanced()
+            self._deliver()
 
     def _metadata_of(self, obj: Object) -> Object:
         return self._keeper.keep_metadata(read_item(msgspec.Raw(obj.raw)))

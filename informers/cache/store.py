@@ -129,9 +129,11 @@ class Store:
         self._advance: dict[object, Callable[[], None]] = {}
         self._bodies: LRUCache[str, tuple[Object, Mapping[str, JSON]]] = LRUCache(_BODIES)
         self._bytes = 0
-        # None: all bodies are kept. Else how many references there are to each key, none of them 0.
+        # None: all bodies are kept. Else how many references there are to each key, none of them 0; less than 0 for
+        # the moment in which one is taken back before it was given, by another thread.
         self._referred: dict[str, int] | None = None
         self._whole: set[str] = set()  # referred keys whose entry has its body
+        self._missed: set[str] = set()  # referred keys that were read without their body, so that somebody waits for it
         # Entries that were completed from a newer state than handlers were told of, by what they were told.
         self._told: dict[str, Object] = {}
 
@@ -143,9 +145,15 @@ class Store:
             return self._items.get(key)
 
     def look_up(self, key: str) -> tuple[Object | None, bool]:
-        """Return as `get`, and whether the body is wanted and not there (`lacks_body`), as of one moment."""
+        """Return as `get`, and whether the body is wanted and not there (`lacks_body`), as of one moment.
+
+        A body that was not there is told of when it comes, by whatever way.
+        """
         with self._lock:
-            return self._items.get(key), self._lacks_body_locked(key)
+            lacks_body = self._lacks_body_locked(key)
+            if lacks_body:
+                self._missed.add(key)
+            return self._items.get(key), lacks_body
 
     def list(self, namespace: str | None = None) -> Sequence[Object]:
         """Return all objects, or those of one namespace, as of one moment and sorted by key."""
@@ -355,7 +363,10 @@ class Store:
     def _lacks_body_locked(self, key: str) -> bool:
         if self._referred is None:
             return False
-        return key in self._referred and key in self._items and key not in self._whole
+        return self._is_referred_locked(key) and key in self._items and key not in self._whole
+
+    def _is_referred_locked(self, key: str) -> bool:
+        return self._referred is not None and self._referred.get(key, 0) > 0
 
     def _tell_locked(self, deltas: Sequence[Delta | None]) -> None:
         for mailbox in self._mailboxes:
@@ -374,6 +385,7 @@ class Store:
         self._bodies.pop(key, None)
         self._indexer.remove(key)
         self._whole.discard(key)
+        self._missed.discard(key)
         return self._told.pop(key, old)
 
 
@@ -445,7 +457,7 @@ class StoreWriter:
         """Tell whether the body of this object is kept; the answer may change until it is stored."""
         store = self.store
         with store._lock:
-            return store._referred is None or key in store._referred
+            return store._referred is None or store._is_referred_locked(key)
 
     def apply(self, received: Received, *, moves_rv: bool = True) -> bool:
         """Store one added or modified object; False when the store holds a newer state, or this one already."""
@@ -481,6 +493,8 @@ class StoreWriter:
         if is_news or (is_whole and store._lacks_body_locked(key)):
             store._set_locked(key, obj, values)
             self._mark_whole_locked(key, is_whole=is_whole)
+        if self._heals_locked(key) and not deltas:
+            deltas = [_look_again(store._items[key])]
         if moves_rv:
             self._move_rv_locked(obj.resource_version)
         store._tell_locked(deltas)
@@ -574,6 +588,8 @@ class StoreWriter:
         for key, obj, is_whole in changed:
             store._set_locked(key, obj, values[key][1])
             self._mark_whole_locked(key, is_whole=is_whole)
+            if self._heals_locked(key) and not any(delta.ref == obj.ref for delta in others):
+                others.append(_look_again(obj))
         store._items = new_items  # in the order of the list
         store._rv = rv
         store._is_filled = True
@@ -614,6 +630,7 @@ class StoreWriter:
             store._bodies.clear()
             store._told.clear()
             store._whole.clear()
+            store._missed.clear()
             store._mailboxes.clear()
 
     def advance_callbacks(self) -> Sequence[Callable[[], None]]:
@@ -637,26 +654,44 @@ class StoreWriter:
         with store._lock:
             if store._referred is None:
                 return False
-            store._referred[key] = store._referred.get(key, 0) + 1
+            self._count_locked(key, 1)
             return store._is_filled and store._lacks_body_locked(key)
 
     def unrefer(self, key: str, metadata_of: Callable[[Object], Object]) -> None:
-        """Take one reference back; with the last one the body goes."""
+        """Take one reference back; with the last one the body goes.
+
+        Each is paired with a `refer`, which may still be on its way on another thread.
+        """
         store = self.store
         with store._lock:
-            if store._referred is None or key not in store._referred:
+            if store._referred is None:
                 return
-            store._referred[key] -= 1
-            if store._referred[key]:
+            self._count_locked(key, -1)
+            if store._is_referred_locked(key):
                 return
-            del store._referred[key]
+            store._missed.discard(key)
             obj = store._items.get(key) if key in store._whole else None
         if obj is None:
             return
         reduced = metadata_of(obj)
         with store._lock:
-            if key not in store._referred and store._items.get(key) is obj:
+            if not store._is_referred_locked(key) and store._items.get(key) is obj:
                 self._swap_same_locked(key, reduced, is_whole=False)
+
+    def _count_locked(self, key: str, change: int) -> None:
+        referred = self.store._referred
+        assert referred is not None
+        count = referred.pop(key, 0) + change
+        if count:
+            referred[key] = count
+
+    def _heals_locked(self, key: str) -> bool:
+        """Tell, once, whether a body has come that somebody had to do without, so that handlers are to look again."""
+        store = self.store
+        if key not in store._missed or key not in store._whole:
+            return False
+        store._missed.discard(key)
+        return True
 
     def complete(self, obj: Object) -> bool:
         """Take in the whole state of a referred object, read from the server; False when that is not wanted (any more).
@@ -680,6 +715,8 @@ class StoreWriter:
                     store._told.setdefault(key, old)
                 store._set_locked(key, obj, values)
                 self._mark_whole_locked(key, is_whole=True)
+                if self._heals_locked(key):
+                    store._tell_locked([_look_again(store._told.get(key, obj))])
                 return True
 
     def _swap_same_locked(self, key: str, obj: Object, *, is_whole: bool) -> None:
@@ -704,7 +741,7 @@ class StoreWriter:
             return received.whole, True
         if received.whole is received.metadata:
             return received.whole, False
-        return (received.whole, True) if key in referred else (received.metadata, False)
+        return (received.whole, True) if self.store._is_referred_locked(key) else (received.metadata, False)
 
     def _move_rv_locked(self, rv: str) -> None:
         if rv and is_at_least(rv, self.store._rv) is not False:
@@ -713,6 +750,11 @@ class StoreWriter:
 
 def _is_same(old: Object, new: Object) -> bool:
     return old.uid == new.uid and old.resource_version == new.resource_version
+
+
+def _look_again(obj: Object) -> Delta:
+    """Make the delta of an object that has not changed, as far as handlers know."""
+    return Delta(obj.ref, obj, obj)
 
 
 def _key_of_pair(pair: tuple[str, Object]) -> str:

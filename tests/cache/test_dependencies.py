@@ -629,3 +629,36 @@ def test_a_reference_that_nothing_can_follow_leaves_the_other_edges_whole(
     assert graph._followed == {}
     with pytest.raises(NotSyncedError):
         graph.lister(source("x"))
+
+
+class TwoMinds(StepDemand):
+    """Is asked by two threads at once: the second is done before the first goes on with what it was told before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[frozenset[tuple[str, bool, str]]] = []
+        self.present = frozenset({("", False, "forbidden")})
+
+    def verdicts(self) -> frozenset[tuple[str, bool, str]]:
+        if not self.answers:
+            return self.present
+        old = self.answers.pop()
+        self.callbacks[0]()
+        return old
+
+
+def test_a_verdict_that_is_older_never_stays_over_a_newer_one() -> None:
+    factory = StepFactory()
+    demand = factory.only = TwoMinds()
+    graph = DependencyGraph({"": factory})
+    woken: list[ObjectRef] = []
+    graph.subscribe(lambda dependents, priority: woken.extend(dependents))
+    graph.replace(target("t"), [source("a")])
+
+    demand.answers = [frozenset({("", False, "")})]
+    demand.callbacks[0]()
+    woken.clear()
+    demand.present = frozenset({("", False, "")})
+    demand.callbacks[0]()
+
+    assert woken == [target("t")]

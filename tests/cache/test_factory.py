@@ -3,11 +3,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from informers.cache.factory import InformerFactory, InformerSet
+from informers.cache.informer import Informer
 from informers.cache.listwatch import Selection, WatchOptions
 from informers.cache.store import Delta
 from informers.meta.errors import (
@@ -19,7 +20,7 @@ from informers.meta.errors import (
     UnknownKindError,
 )
 from informers.meta.objects import Object
-from informers.meta.resources import GVR, Resource
+from informers.meta.resources import GVR, ObjectRef, Resource
 from informers.testing.clock import FakeClock
 
 if TYPE_CHECKING:
@@ -419,3 +420,34 @@ def test_a_name_that_comes_back_to_what_it_meant_goes_on_with_what_is_there(
     assert len(first._on_change) == 1
     informers.release()
     assert len(first._on_change) == 0
+
+
+def test_a_reference_that_is_taken_back_during_a_switch_keeps_no_body(
+    factory: InformerFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = ObjectRef(V1, "default", "a")
+    informers = factory.demand(Selection(V1, namespaces=("default",)), ref, timeout=0)
+    informers.add_index("names", lambda obj: (obj.name,))
+    add_index = Informer.add_index
+
+    def take_back(informer: Informer, name: str, func: Any) -> None:
+        informers.unrefer(ref)  # as another thread may, before the switch has passed the reference on
+        add_index(informer, name, func)
+
+    monkeypatch.setattr(Informer, "add_index", take_back)
+    informers.resolve(widgets(namespaced=False))
+
+    (informer,) = (each for each in factory.informers() if each.key.namespace == "")
+    assert informer.store._referred == {}
+
+
+def test_a_set_that_was_released_refers_to_nothing_any_more(factory: InformerFactory) -> None:
+    ref = ObjectRef(V1, "default", "a")
+    informers = factory.demand(Selection(V1), ref, timeout=0)
+    (informer,) = factory.informers()
+
+    informers.release()
+    informers.unrefer(ref)
+    informers.refer(ref, timeout=0)
+
+    assert informer.store._referred == {}

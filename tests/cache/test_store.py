@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -475,6 +475,54 @@ def test_handlers_hear_of_a_change_that_completing_brought_in_when_a_list_comes_
 
     assert told(taken(store, mailbox)) == [("other", "5", "20")]
     assert has_body(store, "other")
+
+
+def by_reading(writer: StoreWriter) -> None:
+    assert writer.complete(make("other", 5))
+
+
+def by_a_list(writer: StoreWriter) -> None:
+    replacement = writer.replacement()
+    replacement.add(halves("wanted", 5))
+    replacement.add(halves("other", 5))
+    writer.replace(replacement, "30")
+
+
+def by_an_event(writer: StoreWriter) -> None:
+    writer.apply(halves("other", 5))
+
+
+@pytest.mark.parametrize("complete", [by_reading, by_a_list, by_an_event])
+@pytest.mark.parametrize("was_missed", [True, False], ids=["missed", "nobody asked"])
+def test_handlers_look_again_when_a_body_comes_that_somebody_had_to_do_without(
+    complete: Callable[[StoreWriter], None], was_missed: bool
+) -> None:
+    store, writer = selective()
+    mailbox = store.subscribe(lambda delta: None)
+    taken(store, mailbox)
+    writer.refer("n/other")
+    if was_missed:
+        assert store.look_up("n/other")[1]
+
+    complete(writer)
+    complete(writer) if complete is not by_reading else None
+
+    assert has_body(store, "other")
+    assert told(taken(store, mailbox)) == ([("other", "5", "5")] if was_missed else [])
+
+
+def test_a_reference_may_be_taken_back_before_it_is_given() -> None:
+    """Two threads do it, and nobody says which is first."""
+    store, writer = selective()
+
+    writer.unrefer("n/other", metadata_of)
+    assert not writer.wants_body("n/other")
+    assert not writer.refer("n/other")
+
+    assert not store.lacks_body("n/other")
+    assert not writer.wants_body("n/other")
+    assert writer.refer("n/other")
+    assert store._referred == {"n/wanted": 1, "n/other": 1}
 
 
 @pytest.mark.parametrize(
