@@ -172,6 +172,7 @@ class Informer:
         self._next_check = clock.monotonic() + options.progress_check if options.progress_check else math.inf
         # Whose body the server will not give us.
         self._refused: TTLCache[str, None] = TTLCache(_REMEMBERED, _REFUSED, timer=clock.monotonic)
+        self._asking: threading.Thread | None = None  # asks the server how far it is
         self._expected: tuple[str, float] | None = None  # a version that the store must pass, and until when
 
     # Its life.
@@ -193,13 +194,13 @@ class Informer:
         self._stop.set()
 
     def join(self, timeout: float | None = None) -> str:
-        """Wait for the thread to end; return its name if it is still alive, else `""`."""
+        """Wait for its threads to end; return the name of one that is still alive, else `""`."""
         with self._lock:
-            thread = self._thread
-        if thread is None or thread.ident is None:
-            return ""
-        thread.join(timeout)
-        return thread.name if thread.is_alive() else ""
+            running = [thread for thread in (self._thread, self._asking) if thread is not None]
+        for thread in running:
+            if thread.ident is not None:
+                thread.join(timeout)
+        return next((thread.name for thread in running if thread.is_alive()), "")
 
     def free(self) -> None:
         """Give the memory of the store up, once the thread has ended and nobody reads it."""
@@ -334,36 +335,51 @@ class Informer:
     def check_progress(self, now: float) -> float:
         """If it is time, ask the server how far it is, and replace a stream that has not come so far in time.
 
+        The server is asked on a thread of its own, so that one that is slow for a kind holds up no other kind.
         Returns when to call again, inf if never (see `WatchOptions.progress_check`).
         """
         with self._lock:
             is_due, expected = now >= self._next_check, self._expected
             if is_due:
                 self._next_check = now + self._options.progress_check
-        if is_due and self.state() == "watching":
-            expected = self._look_at_progress(now, expected)
-            with self._lock:
-                self._expected = expected
-        with self._lock:
-            return self._next_check
-
-    def _look_at_progress(self, now: float, expected: tuple[str, float] | None) -> tuple[str, float] | None:
+            following = self._next_check
+        if not is_due or self.state() != "watching":
+            return following
         if expected is not None and is_at_least(self.store.rv(), expected[0]) is False:
-            if now < expected[1]:
-                return expected
-            if self._reflector.replace_stream():
-                _log.warning("watch has fallen behind, replacing it", extra=fields(**self._labels))
-            return None
+            if now >= expected[1]:
+                self._expect(None)
+                if self._reflector.replace_stream():
+                    _log.warning("watch has fallen behind, replacing it", extra=fields(**self._labels))
+            return following
+        where = f"{self.cluster}/" if self.cluster else ""
+        thread = threading.Thread(
+            target=self._ask_how_far, args=(now,), name=f"progress/{where}{self.key.gvr.resource}", daemon=True
+        )
+        with self._lock:
+            if self._is_stopped or (self._asking is not None and self._asking.is_alive()):
+                return following
+            self._asking = thread
+        threads.start(thread)
+        return following
+
+    def _ask_how_far(self, now: float) -> None:
         cancel = Cancel()
         take_off = self._stop.on_set(cancel.cancel)
         try:
             present = self._listwatch.peek(cancel=cancel, whole=False, timeout=_PROGRESS).rv
         except (APIError, TransportError) as error:
-            _log.debug("progress not known", extra=fields(error=type(error).__name__))
-            return None
+            _log.debug("progress not known", extra=fields(error=type(error).__name__, **self._labels))
+            self._expect(None)
+        except BaseException as error:  # noqa: BLE001 - whatever ends this thread must end the process
+            self._on_thread_death(error)
+        else:
+            self._expect((present, now + self._options.silence))
         finally:
             take_off()
-        return present, now + self._options.silence
+
+    def _expect(self, expected: tuple[str, float] | None) -> None:
+        with self._lock:
+            self._expected = expected
 
     def _deliver(self) -> None:
         """Tell handlers what lies in their mailboxes, then who waits for the store to come on."""

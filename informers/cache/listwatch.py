@@ -104,7 +104,8 @@ class WatchOptions:
         backoff: the waits after failures, of one informer.
         first_syncs: how many informers of a cluster may make their first list at once.
         gzip: whether lists are asked for compressed; None decides by where the server is.
-        progress_check: look every so many seconds whether the watch has fallen behind; 0 does not.
+        progress_check: ask every so many seconds how far the server is, and replace a watch that has not come so far
+            within `silence`; 0 does not.
         idle_stop: an informer started on demand is stopped when nobody has needed it for so many seconds.
     """
 

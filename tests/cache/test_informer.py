@@ -890,7 +890,10 @@ def test_a_handler_that_is_held_up_while_it_is_added_holds_up_nobody_else(
 
 @pytest.mark.parametrize("options", [WatchOptions(progress_check=5.0, silence=20.0)])
 def test_a_watch_that_falls_behind_is_replaced_if_that_is_to_be_checked(
-    factory: InformerFactory, server: FakeServer, clock: FakeClock
+    factory: InformerFactory,
+    server: FakeServer,
+    clock: FakeClock,
+    eventually: Callable[[Callable[[], object]], None],
 ) -> None:
     informers = follow(factory)
     stream = server.wait_stream()
@@ -898,15 +901,38 @@ def test_a_watch_that_falls_behind_is_replaced_if_that_is_to_be_checked(
     wait_for(informers, lambda: informers.stores()[0].rv() == "150")
     server.rv = 400  # no event comes, nor a bookmark
 
+    (informer,) = factory.informers()
     for _ in range(5):
         clock.block_until_waiting(due_in=5.0)
         assert len(server.streams) == 1
         clock.advance(5.0)
+        eventually(lambda: informer._expected is not None)
     clock.block_until_waiting(due_in=1.6)
     clock.advance(1.6)
 
     assert server.wait_stream(2).query["resourceVersion"] == "150"
     assert server.queries("list")[1] == {"limit": "1"}
+
+
+@pytest.mark.parametrize("options", [WatchOptions(progress_check=5.0)])
+def test_a_kind_that_does_not_tell_how_far_it_is_holds_up_no_other(
+    factory: InformerFactory, server: FakeServer, clock: FakeClock
+) -> None:
+    follow(factory, namespaces=("a", "b", "c"))
+    server.wait_stream(3)
+    go = threading.Event()
+    server.list_faults.extend([lambda: assert_set(go)] * 3)
+    clock.block_until_waiting(due_in=5.0)
+
+    clock.advance(5.0)
+
+    asked = server.wait_requests("list", 6)[3:]
+    assert asked == [{"limit": "1"}] * 3
+    go.set()
+
+
+def assert_set(event: threading.Event) -> None:
+    assert event.wait(60)
 
 
 # On demand.
