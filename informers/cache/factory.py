@@ -31,7 +31,7 @@ from informers.cache.store import Delta, Handler, Store
 from informers.cache.streaming import Streaming
 from informers.clock import Clock, Stop
 from informers.logs import fields
-from informers.meta.errors import ConfigError, InformersError, UnknownKindError
+from informers.meta.errors import AmbiguousKindError, ConfigError, InformersError, UnknownKindError
 from informers.meta.resources import GVR, ObjectRef, Resource
 from informers.meta.selectors import parse_fields, parse_labels
 
@@ -147,7 +147,7 @@ class InformerSet:
         """Return the state of the informer that is furthest behind, of those that can go on.
 
         pending, syncing, synced (no watch open yet), watching; forbidden, unserved or stopped only when that holds for
-        all. A text that names nothing is unserved, one not looked up yet pending.
+        all. A text that names nothing, or several things, is unserved, one not looked up yet pending.
         """
         with self._lock:
             resolution, is_released = self._resolution, self._is_released
@@ -155,7 +155,7 @@ class InformerSet:
             return "stopped"
         states = [informer.state() for informer in self._covering(namespace)]
         if not states:
-            return "unserved" if isinstance(resolution, UnknownKindError) else "pending"
+            return "unserved" if isinstance(resolution, UnknownKindError | AmbiguousKindError) else "pending"
         return min([each for each in states if each not in _HOPELESS] or states, key=_STATES.index)
 
     def problem(self, namespace: str | None = None) -> InformersError | None:

@@ -136,6 +136,28 @@ def test_a_frozen_network_is_noticed_and_the_change_arrives(stage: Stage) -> Non
     assert len(stage.log.lines("listed")) == 1
 
 
+def test_a_server_that_is_suspended_is_noticed_and_followed_on_when_it_goes_on(real_stage: Stage) -> None:
+    stage = real_stage
+    assert stage.server.real is not None
+    stage.put("a", "1", labels={"app": "a"})
+    follower = stage.follow(stage.configmaps(label_selector="app=a"), watch=stage.hasty(5, silence=1.5, initial="list"))
+    follower.until_watching()
+    stage.put("another", "1")
+    follower.until(lambda: follower.states().count("watching") >= 2, "the second watch, after a bookmark")
+    before = silences()
+
+    stage.server.real.pause()
+    try:
+        follower.until(lambda: silences() > before, "noticed")
+    finally:
+        stage.server.real.resume()
+    stage.put("a", "2", labels={"app": "a"})
+    follower.until_value("a", "2")
+
+    assert len(stage.log.lines("listed")) == 1
+    assert follower.words() == {"initial": 1, "modified": 1}
+
+
 def test_a_list_that_freezes_is_asked_for_again(stage: Stage) -> None:
     stage.put("a", "1")
     relay = stage.server.relay()

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from informers import GVR, AlreadyExistsError, InformersError, NotFoundError, ObjectRef, Request, Selection
+from informers import (
+    GVR,
+    AlreadyExistsError,
+    AmbiguousKindError,
+    InformersError,
+    NotFoundError,
+    ObjectRef,
+    Request,
+    Selection,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,13 +28,14 @@ CRDS = GVR("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 class Kind:
     """A CRD whose group is the story's own."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, *, prefix: str = "", plural: str = "widgets") -> None:
         self.stage = stage
-        self.group = f"{stage.namespace}.example.com"
-        self.ref = ObjectRef(CRDS, "", f"widgets.{self.group}")
+        self.plural = plural
+        self.group = f"{prefix}{stage.namespace}.example.com"
+        self.ref = ObjectRef(CRDS, "", f"{plural}.{self.group}")
 
     def gvr(self, version: str) -> GVR:
-        return GVR(self.group, version, "widgets")
+        return GVR(self.group, version, self.plural)
 
     def serve(self, *versions: str) -> None:
         """Define the kind, or serve these versions from now on; return when the last is served."""
@@ -33,7 +43,12 @@ class Kind:
         spec: dict[str, Any] = {
             "group": self.group,
             "scope": "Namespaced",
-            "names": {"kind": "Widget", "listKind": "WidgetList", "plural": "widgets", "singular": "widget"},
+            "names": {
+                "kind": "Widget",
+                "listKind": "WidgetList",
+                "plural": self.plural,
+                "singular": self.plural.removesuffix("s"),
+            },
             "versions": [
                 {"name": name, "served": True, "storage": number == 0, "schema": {"openAPIV3Schema": schema}}
                 for number, name in enumerate(versions)
@@ -176,3 +191,31 @@ def test_a_watch_of_a_kind_that_goes_tells_of_its_objects(stage: Stage, kind: Ki
     follower.until(lambda: kind.is_served("v1"), "served")
     kind.put("w1", "2", "v1")
     follower.until_value("w1", "2")
+
+
+def test_a_name_with_two_meanings_is_followed_as_soon_as_it_has_one(stage: Stage) -> None:
+    plural = f"w{stage.namespace.replace('-', '')}s"
+    ours, theirs = (Kind(stage, prefix=prefix, plural=plural) for prefix in ("a.", "b."))
+    for each in (ours, theirs):
+        each.serve("v1")
+    follower = stage.follow(start=False)
+    follower.follow(Selection(plural, namespaces=(stage.namespace,)), required=False)
+    for each in (ours, theirs):
+        follower.until(lambda: each.is_served("v1"), "served")  # noqa: B023 - now
+        each.put("w", each.group[0], "v1")
+    stage.opened.enter_context(follower)
+
+    follower.until(lambda: isinstance(follower.listers[1].problem(), AmbiguousKindError), "ambiguous")
+    assert follower.sets[1].state() == "unserved"
+    problem = follower.listers[1].problem()
+    assert isinstance(problem, AmbiguousKindError)
+    assert all(str(each.gvr("v1")) in str(problem) for each in (ours, theirs))
+    assert not follower.told(1)
+
+    theirs.remove()
+    follower.until_value("w", "a", which=1)
+    assert follower.sets[1].gvr() == ours.gvr("v1")
+    follower.until(lambda: follower.listers[1].problem() is None, "well")
+    assert [each.name for each in follower.told(1)] == ["w"]
+    ours.remove()
+    follower.until(lambda: ours.is_gone() and theirs.is_gone(), "gone")
