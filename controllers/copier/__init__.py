@@ -95,12 +95,16 @@ def check_arguments(parser: FlagParser, options: argparse.Namespace) -> None:
 def setup(manager: Manager, options: argparse.Namespace) -> None:
     """Look at a target again when it, one of its sources, or what a kind's name means changes.
 
-    Raises `ConfigError` for a target that is ambiguous, or guarded and not named in full.
+    Raises `ConfigError` for a target that is ambiguous, or guarded and not named in full, in the one cluster there is.
     """
     if options.ignored_flags:
         _log.debug("flags without a meaning were ignored", extra=fields(flags=options.ignored_flags))
-    for text in options.target:
-        _check_target(manager, text)
+    clusters = manager.clusters()
+    if len(clusters) == 1:
+        for text in options.target:
+            _check_target(manager, clusters[0], text)
+    # Of several clusters one may not answer, and the others do not wait for it. What a kind's name means in each is told
+    # when it is known, and a guarded kind that is not named in full is refused object by object.
     selections = [Selection(text, namespaces=tuple(options.namespace), transform=keep_rules) for text in options.target]
     clock = SystemClock()
     graph = manager.dependency_graph(namespaces=options.namespace)
@@ -136,10 +140,10 @@ def concerns_rules(old: Object | None, new: Object | None) -> bool:
     return any(obj is not None and has_rules(obj.annotations) for obj in (old, new))
 
 
-def _check_target(manager: Manager, text: str) -> None:
+def _check_target(manager: Manager, cluster: str, text: str) -> None:
     """Refuse a target's kind before anything starts; one that is not served yet, or unknown yet, may come."""
     try:
-        gvr = manager.mapper().resolve(text).gvr
+        gvr = manager.mapper(cluster).resolve(text).gvr
     except AmbiguousKindError as error:
         raise ConfigError(f"--target: {text} may be {' or '.join(error.candidates)}; write one of these") from None
     except UnknownKindError as error:

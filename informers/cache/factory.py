@@ -328,9 +328,12 @@ class InformerSet:
         with self._lock:
             if self._is_released:
                 return
+            is_news = not _is_same(self._resolution, resolution)
             self._resolution = resolution
             gvr = resolution.gvr if isinstance(resolution, Resource) else self._gvr
             known = self._next or self._active
+        if is_news:
+            self._tell_resolution(resolution)
         if gvr is None or (isinstance(resolution, InformersError) and known):
             # A name that means nothing (any more): what was followed tells by itself that it is gone.
             self._tell_changed()
@@ -340,6 +343,13 @@ class InformerSet:
             self._switch(gvr, tuple(self._factory.acquire(key) for key in keys))
         else:
             self._tell_changed()
+
+    def _tell_resolution(self, resolution: Resolution) -> None:
+        told = fields(cluster=self._factory.cluster, resource=str(self.selection.resource), error=str(resolution))
+        if isinstance(resolution, AmbiguousKindError):
+            _log.error("resource's name is ambiguous", extra=told)
+        elif isinstance(resolution, UnknownKindError):
+            _log.info("resource is not served; it is waited for", extra=told)
 
     def _keys(self, gvr: GVR, resource: Resource | None) -> tuple[InformerKey, ...]:
         selection = self.selection
@@ -846,7 +856,7 @@ class _Text:
         self.resolution: Resolution = None
 
 
-def _is_same(before: Resolution, after: Resource | InformersError) -> bool:
+def _is_same(before: Resolution, after: Resolution) -> bool:
     if isinstance(before, InformersError) and isinstance(after, InformersError):
         return type(before) is type(after) and str(before) == str(after)
     return before == after
