@@ -74,7 +74,7 @@ class Guarded:
         while asked := connection.read():
             is_good = asked.headers.get("authorization", "").removeprefix("Bearer ") in self.tokens
             if not is_good and self.gate is not None:
-                self.gate.wait(20)
+                self.gate.wait(60)
             connection.answer({} if is_good else {"kind": "Status", "code": 401}, status=200 if is_good else 401)
 
 
@@ -89,7 +89,7 @@ def get(transport: Transport, timeout: float = 30) -> Response:
 
 def at_once(count: int, ask: Callable[[], object]) -> list[object]:
     with ThreadPoolExecutor(count) as pool:
-        return [future.result(30) for future in [pool.submit(ask) for _ in range(count)]]
+        return [future.result(60) for future in [pool.submit(ask) for _ in range(count)]]
 
 
 def test_program_is_run_once_for_all_threads_and_not_before_it_is_needed(
@@ -315,7 +315,16 @@ class Held:
     def __init__(self, program: Program) -> None:
         self._fifo = program.folder / "fifo"
         os.mkfifo(self._fifo)
+        self._program = program
         program.script(f"read line < {self._fifo}; cat {program.folder}/answer")
+
+    def wait_begun(self) -> None:
+        tick = threading.Event()
+        for _ in range(6000):
+            if self._program.runs():
+                return
+            tick.wait(0.01)
+        raise AssertionError("the program does not run")
 
     def let_go(self) -> None:
         with self._fifo.open("w") as fifo:
@@ -346,14 +355,14 @@ def test_program_that_hangs_is_told_after_thirty_seconds_and_holds_up_nobody_els
     transport = connect(program.config(server.url), clock=clock, cluster="far")
     other = connect(ClientConfig(server=server.url, token="one"), clock=clock, cluster="near")
     waiting = [pool.submit(get, transport, 60) for _ in range(3)]
-    clock.block_until_waiting(3, due_in=30)
+    clock.block_until_waiting(3, due_in=30, timeout=60)
     assert get(other).status == 200
 
     clock.advance(30)
 
     for future in waiting:
         with pytest.raises(ConnectError, match=r"exec plugin .*: has not answered for 30 s"):
-            future.result(20)
+            future.result(60)
     with pytest.raises(ConnectError, match="has not answered"):
         get(transport)
     assert [record.msg for record in caplog.records] == ["waiting for an exec plugin"]
@@ -363,7 +372,7 @@ def test_program_that_hangs_is_told_after_thirty_seconds_and_holds_up_nobody_els
         waited.callback(transport.close)
         run = transport._credentials._run
         if run is not None:
-            run[0]._thread.join(20)
+            run[0]._thread.join(60)
         assert get(transport).status == 200
     assert program.runs() == 1
 
@@ -376,18 +385,19 @@ def test_wait_for_a_program_ends_by_the_deadline_by_cancel_and_by_close(
     late = pool.submit(get, transport, 5)
     cancelled = pool.submit(lambda: transport.request("GET", "/x", timeout=30, cancel=cancel))
     closed = pool.submit(get, transport, 30)
-    clock.block_until_waiting(3, due_in=30)
+    clock.block_until_waiting(3, due_in=30, timeout=60)
+    held.wait_begun()
 
     clock.advance(5)
     cancel.cancel()
 
     with pytest.raises(NotSent, match="no answer in time; nothing was sent"):
-        late.result(20)
+        late.result(60)
     with pytest.raises(ConnectionLost, match="cancelled"):
-        cancelled.result(20)
+        cancelled.result(60)
     transport.close()
     with pytest.raises(ConnectError, match=r"not run any more|ended by signal 9"):
-        closed.result(20)
+        closed.result(60)
     assert program.runs() == 1
 
 
@@ -397,16 +407,17 @@ def test_program_that_never_answers_is_ended_and_run_again(
     transport = connect(program.config(serve(Guarded("one")).url), clock=clock)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(get, transport, 60)
-        clock.block_until_waiting(1, due_in=30)
+        clock.block_until_waiting(1, due_in=30, timeout=60)
+        held.wait_begun()
         run = transport._credentials._run
         assert run is not None
         clock.advance(30)
         with pytest.raises(ConnectError, match="has not answered"):
-            first.result(20)
+            first.result(60)
     clock.advance(90)
     with pytest.raises(ConnectError, match="has not answered"):
         get(transport)
-    run[0]._thread.join(20)
+    run[0]._thread.join(60)
     assert not run[0]._thread.is_alive()
 
     program.script(f"cat {program.folder}/answer")
@@ -451,7 +462,7 @@ def test_certificate_of_a_program_is_shown_and_only_a_new_one_closes_connections
     get(transport)
 
     assert (server.accepted, program.runs()) == (2, 3)
-    assert [shown.acquire(timeout=10) for _ in range(2)] == [True, True]
+    assert [shown.acquire(timeout=60) for _ in range(2)] == [True, True]
     tokens = [asked.headers["authorization"].removeprefix("Bearer ") for asked in server.asked]
     assert tokens == ["one", "one", "two", "two"]
 

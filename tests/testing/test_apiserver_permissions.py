@@ -90,7 +90,7 @@ def test_stream_that_is_open_outlives_a_rule_against_it(api: Any) -> None:
 def handshake(url: str, ca: str) -> ssl.SSLSocket:
     address = urlsplit(url)
     context = ssl.create_default_context(cadata=ca)
-    sock = socket.create_connection((str(address.hostname), int(address.port or 0)), timeout=10)
+    sock = socket.create_connection((str(address.hostname), int(address.port or 0)), timeout=60)
     try:
         return context.wrap_socket(sock, server_hostname=address.hostname)
     except ssl.SSLError:
