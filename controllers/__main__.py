@@ -143,7 +143,7 @@ def election(program: str, options: Mapping[str, Any]) -> informers.LeaderElecti
         if (flag := f"leader_elect_{name}") in options
     }
     return informers.LeaderElection(
-        options.get("leader_elect_resource_name") or program,
+        options.get("leader_elect_resource_name") or program.lower().replace("_", "-"),
         options.get("leader_elect_resource_namespace") or "",
         **known,
     )

@@ -196,7 +196,7 @@ class FlagParser(argparse.ArgumentParser):
             "--leader-elect-resource-name",
             type=_dns_subdomain,
             metavar="NAME",
-            default=self.prog.rpartition(" ")[2],
+            default=re.sub(r"[^a-z0-9.-]+", "-", self.prog.rpartition(" ")[2].lower()).strip("-."),
             help="name of the lease",
         )
         add(

@@ -328,6 +328,12 @@ def test_shared_flags_have_their_defaults() -> None:
     }
 
 
+def test_the_lease_of_a_program_has_a_name_that_a_lease_can_have() -> None:
+    options = FlagParser("configmap_Counter").parse_args([])
+
+    assert options.leader_elect_resource_name == "configmap-counter"
+
+
 def test_a_parser_without_shared_flags_has_none() -> None:
     assert vars(FlagParser("fluxopctl", shared=False).parse_args([])) == {"ignored_flags": ()}
 
