@@ -153,7 +153,7 @@ class Watched:
         self._complain = complain
         self._lock = threading.Lock()  # guards the two below
         self._replayed: dict[ObjectRef, Shown] = {}
-        self._newest: dict[tuple[ObjectRef, str], str] = {}
+        self._newest: dict[ObjectRef, tuple[str, str]] = {}  # of the last uid; all of them would grow for ever
         self.informers.add_handler(self._note)
 
     def _note(self, delta: Delta) -> None:
@@ -169,10 +169,10 @@ class Watched:
                     self._complain(f"{self.name}: told that {ref} is gone while the cache shows it")
                 return
             self._replayed[ref] = _shown(new)
-            newest = self._newest.get((ref, new.uid), "")
-            if is_at_least(new.resource_version, newest) is False:
+            uid, newest = self._newest.get(ref, ("", ""))
+            if uid == new.uid and is_at_least(new.resource_version, newest) is False:
                 self._complain(f"{self.name}: {ref} went back from {newest} to {new.resource_version}")
-            self._newest[ref, new.uid] = new.resource_version
+            self._newest[ref] = (new.uid, new.resource_version)
             if old is not None and old.uid != new.uid:
                 self._complain(f"{self.name}: {ref} became another object in one step")
 
