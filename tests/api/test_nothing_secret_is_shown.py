@@ -170,10 +170,10 @@ def test_nothing_of_a_password_or_a_token_file_is_shown(
     transport = connect(config)
     token.write_text(f"{MARK} {MARK}")  # no token any more
 
-    seen = shown(lambda: transport.request("GET", "/x", timeout=5, ref=SECRET))
+    seen = shown(lambda: transport.request("GET", "/x", timeout=30, ref=SECRET))
     seen += shown(
         lambda: connect(ClientConfig(server=server.url, username="u", password=MARK)).request(
-            "GET", "/x", timeout=5, ref=SECRET
+            "GET", "/x", timeout=30, ref=SECRET
         )
     )
 
@@ -191,7 +191,7 @@ def test_nothing_of_a_proxy_is_shown(
         config = ClientConfig(server="https://kube.test", proxy_url=f"http://u:{MARK}@127.0.0.1:{proxy.port}")
         transport = connect(replace(config, ca_data=certificates.ca))
 
-        assert MARK not in shown(lambda transport=transport: transport.request("GET", "/x", timeout=5, ref=SECRET))
+        assert MARK not in shown(lambda transport=transport: transport.request("GET", "/x", timeout=30, ref=SECRET))
 
 
 def test_nothing_of_what_cannot_be_sent_is_shown(serve: Serve, connect: Connect, shown: Callable[..., str]) -> None:
@@ -199,10 +199,10 @@ def test_nothing_of_what_cannot_be_sent_is_shown(serve: Serve, connect: Connect,
 
     seen = shown(
         lambda: transport.request(
-            "POST", "/x", timeout=5, body=MARK.encode(), content_type=f"a\r\nX: {MARK}", ref=SECRET
+            "POST", "/x", timeout=30, body=MARK.encode(), content_type=f"a\r\nX: {MARK}", ref=SECRET
         )
     )
-    seen += shown(lambda: transport.request("GET", "/x", timeout=5, query=[("token", f"{MARK}\ud800")], ref=SECRET))
-    seen += shown(lambda: transport.request("GET", "/x", timeout=5, accept=f"{MARK}\n", ref=SECRET))
+    seen += shown(lambda: transport.request("GET", "/x", timeout=30, query=[("token", f"{MARK}\ud800")], ref=SECRET))
+    seen += shown(lambda: transport.request("GET", "/x", timeout=30, accept=f"{MARK}\n", ref=SECRET))
 
     assert MARK not in seen

@@ -65,7 +65,7 @@ class FakeStream:
     def wait_read(self) -> None:
         """Wait until all that was sent was taken in, and the reader waits for more."""
         with self._changed:
-            assert self._changed.wait_for(lambda: self._is_read_empty and not self._lines, 10)
+            assert self._changed.wait_for(lambda: self._is_read_empty and not self._lines, 60)
 
     def _put(self, what: bytes | Exception | None) -> None:
         with self._changed:

@@ -31,16 +31,16 @@ class Crowd:
             with self.changed:
                 self.got.append(name if turn is not None else f"{name} stopped")
                 self.changed.notify_all()
-            assert self.go.wait(10)
+            assert self.go.wait(60)
 
     def wait(self, *names: str) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: set(self.got) == set(names), 10), self.got
+            assert self.changed.wait_for(lambda: set(self.got) == set(names), 60), self.got
 
     def end(self) -> None:
         self.go.set()
         for thread in self.threads:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
 

@@ -61,7 +61,7 @@ def following(server: FakeServer, mapper: FakeMapper, clock: FakeClock) -> Itera
         yield factory
     finally:
         factory.stop()
-        assert factory.join(10) == []
+        assert factory.join(60) == []
 
 
 def test_an_informers_numbers_are_right_and_go_with_it(

@@ -67,7 +67,7 @@ class Local:
 
     def wait(self, condition: Callable[[], bool]) -> None:
         with self.changed:
-            assert self.changed.wait_for(condition, 10), (self.deltas, self.server.requests)
+            assert self.changed.wait_for(condition, 60), (self.deltas, self.server.requests)
 
     def pause(self, seconds: float) -> None:
         """Wait until somebody waits for exactly so long, then let it come."""
@@ -82,7 +82,7 @@ class Local:
         self.factory.stop()
         for stream in self.server.streams:
             stream.end()
-        assert self.factory.join(5) == []
+        assert self.factory.join(60) == []
 
 
 def _word(delta: Delta) -> str:
@@ -466,7 +466,7 @@ def test_a_stop_ends_a_stream_before_its_end(local: Local, server: FakeServer) -
 
     local.factory.stop()
 
-    assert local.factory.join(5) == []
+    assert local.factory.join(60) == []
     assert stream.is_closed
     assert (informers.has_synced(), len(server.requests)) == (False, 1)
 
@@ -478,7 +478,7 @@ def test_a_stop_in_the_moment_of_the_end_closes_the_stream(local: Local, server:
 
     stream.end_initial("150")
 
-    assert local.factory.join(5) == []
+    assert local.factory.join(60) == []
     assert stream.is_closed
 
 
@@ -557,18 +557,18 @@ def test_a_stop_ends_the_wait_for_a_version(local: Local, server: FakeServer) ->
 
     def hold() -> bytes:
         asked.set()
-        assert go.wait(10)
+        assert go.wait(60)
         return NEW
 
     server.version = hold
     local.follow(namespaces=("a", "b"))
-    assert asked.wait(10)
+    assert asked.wait(60)
     local.clock.block_until_waiting(2)  # the other informer, and the factory's own thread
 
     local.factory.stop()
     go.set()
 
-    assert local.factory.join(5) == []
+    assert local.factory.join(60) == []
     assert [verb for verb, _, _ in server.requests] == ["version"]
 
 

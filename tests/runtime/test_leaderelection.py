@@ -24,7 +24,7 @@ from informers.testing.apiserver import APIServer
 from informers.testing.clock import FakeClock
 
 REF = ObjectRef(LEASES, "default", "l")
-PATIENCE = 20.0
+PATIENCE = 60.0
 QUICK = Terms(identity="me", lease_duration=4.0, renew_deadline=3.0, retry_period=0.2)
 USUAL = Terms(identity="me", lease_duration=15.0, renew_deadline=10.0, retry_period=2.0)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.flow.framework.conftest import Process, Stage
 
 LEASES = GVR("coordination.k8s.io", "v1", "leases")
-PATIENCE = 40.0
+PATIENCE = 60.0
 
 PROGRAM = """
 import sys

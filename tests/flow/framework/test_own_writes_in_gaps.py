@@ -311,7 +311,7 @@ class _Running:
 
     def __exit__(self, *_: object) -> None:
         self._manager.stop()
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
     def until(self, holds: Callable[[], object], what: str) -> None:
