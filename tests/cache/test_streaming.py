@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -262,6 +264,55 @@ def test_transforms_see_each_object_once(local: Local, server: FakeServer) -> No
 
     assert seen == ["a"]
     assert informers.lister().get("a", "n").get("data") is None
+
+
+def test_what_is_collected_is_what_is_kept(local: Local, server: FakeServer) -> None:
+    """While it comes, no more than twice the memory is used that the store holds afterwards."""
+
+    def lines_before(rest: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
+        managed = [{"manager": "m" * 3000}]
+        for number in range(1000):
+            obj = configmap(f"c{number:04}", number + 1, managedFields=managed)
+            yield json.dumps({"type": "ADDED", "object": {**obj, "data": {"v": "x" * 3000}}}).encode()
+        end = {"resourceVersion": "2000", "annotations": {"k8s.io/initial-events-end": "true"}}
+        yield json.dumps({"type": "BOOKMARK", "object": {"metadata": end}}).encode()
+        yield from rest()
+
+    def serve(stream: FakeStream) -> None:
+        rest = stream.lines
+        stream.lines = lambda: lines_before(rest)  # type: ignore[method-assign] # each line is made as it is taken
+
+    server.openings.append(serve)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        informers = local.follow()
+        local.wait(informers.has_synced)
+        local.deltas.clear()
+        final, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert len(informers.stores()[0]) == 1000
+    assert peak - before < 2 * (final - before)
+    assert final - before > 3_000_000
+
+
+@pytest.mark.parametrize("initial", ["auto"])
+def test_a_history_that_is_too_short_for_streams_and_lists_alike_is_met_with_pages(
+    local: Local, server: FakeServer
+) -> None:
+    server.version = NEW
+    informers = local.follow()
+    for number, pause in enumerate([0.8, 1.6, 3.2], start=1):
+        stream = server.wait_stream(number)
+        stream.end_initial("150")
+        stream.event("ERROR", {"kind": "Status", "code": 410, "reason": "Expired"})
+        local.pause(pause)
+
+    local.wait(lambda: len(server.streams) == 4 and informers.state() == "watching")
+    assert [verb for verb, _, _ in server.requests] == ["version", *["watch"] * 3, "list", "watch"]
+    assert server.queries("list") == [{"limit": "500"}]
 
 
 # What goes wrong.

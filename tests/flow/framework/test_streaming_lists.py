@@ -9,9 +9,10 @@ import pytest
 
 from informers import WatchOptions, metrics
 from informers.api.transport import Transport
-from informers.cache import reflector
+from informers.cache import firstsyncs, reflector
 
 if TYPE_CHECKING:
+    from informers.cache.listwatch import Initial
     from tests.flow.framework.conftest import Follower, Stage
 
 CONFIGMAPS = "configmaps.v1"
@@ -340,6 +341,26 @@ def test_a_stream_whose_end_is_never_marked_is_a_list_for_good(
     follower.until(lambda: len(stage.lists()) == 2, "listed")
     assert len(streams(stage)) == 1
     assert len(stage.log.lines("resource cannot be streamed, listing it from now on")) == 1
+
+
+@pytest.mark.parametrize("initial", ["stream", "list"])
+def test_kinds_whose_first_list_hangs_hold_up_no_other(
+    breakable: Stage, monkeypatch: pytest.MonkeyPatch, initial: Initial
+) -> None:
+    stage = breakable
+    monkeypatch.setattr(firstsyncs, "_LENT_AFTER", 0.2)
+    stage.put("a", "1", labels={"app": "good"})
+    match = {"resource": "configmaps", "query": {"labelSelector": "hangs"}}
+    hanging = stage.faults.freeze(at="headers", verb=["list", "watch"], match=match)
+    watch = WatchOptions(first_syncs=2, initial=initial)
+    follower = stage.follow(*[stage.configmaps(label_selector="hangs", page_size=n) for n in (1, 2, 3)], watch=watch)
+    follower.until(lambda: hanging.hits >= 2, "they hang")
+
+    follower.follow(stage.configmaps(label_selector="app=good"))
+    follower.until_watching(3)
+
+    assert follower.words(3) == {"initial": 1}
+    assert not any(informers.has_synced() for informers in follower.sets[:3])
 
 
 def test_forced_pages_are_lists(breakable: Stage) -> None:
