@@ -271,7 +271,7 @@ def test_what_is_collected_is_what_is_kept(local: Local, server: FakeServer) -> 
 
     def lines_before(rest: Callable[[], Iterator[bytes]]) -> Iterator[bytes]:
         managed = [{"manager": "m" * 3000}]
-        for number in range(1000):
+        for number in range(200):
             obj = configmap(f"c{number:04}", number + 1, managedFields=managed)
             yield json.dumps({"type": "ADDED", "object": {**obj, "data": {"v": "x" * 3000}}}).encode()
         end = {"resourceVersion": "2000", "annotations": {"k8s.io/initial-events-end": "true"}}
@@ -293,9 +293,9 @@ def test_what_is_collected_is_what_is_kept(local: Local, server: FakeServer) -> 
     finally:
         tracemalloc.stop()
 
-    assert len(informers.stores()[0]) == 1000
+    assert len(informers.stores()[0]) == 200
     assert peak - before < 2 * (final - before)
-    assert final - before > 3_000_000
+    assert final - before > 600_000
 
 
 @pytest.mark.parametrize("initial", ["auto"])
