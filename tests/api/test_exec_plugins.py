@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -105,6 +105,22 @@ def test_program_is_run_once_for_all_threads_and_not_before_it_is_needed(
     assert {asked.headers["authorization"] for asked in server.asked} == {"Bearer one"}
 
 
+@contextmanager
+def typed(text: str) -> Iterator[None]:
+    """Have this process's own standard input hold a text."""
+    reader, writer = os.pipe()
+    os.write(writer, text.encode())
+    os.close(writer)
+    kept = os.dup(0)
+    os.dup2(reader, 0)
+    os.close(reader)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+
+
 def test_program_is_told_about_the_cluster_and_cannot_ask_anybody_anything(
     serve: Serve, connect: Connect, program: Program, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +142,8 @@ def test_program_is_told_about_the_cluster_and_cannot_ask_anybody_anything(
         server_name="server.test",
     )
 
-    get(connect(config))
+    with typed("secret\n"):
+        get(connect(config))
 
     info = json.loads((program.folder / "info").read_text())
     authority = info["spec"]["cluster"].pop("certificate-authority-data")
