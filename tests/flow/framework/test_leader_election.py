@@ -32,7 +32,7 @@ manager = Manager(
     Clusters.load(kubeconfig),
     name="story-" + name,
     election=LeaderElection(
-        "story", namespace, lease_duration=4, renew_deadline=2.5, retry_period=0.5, identity=name
+        "story", namespace, lease_duration=6, renew_deadline=4.5, retry_period=0.5, identity=name
     ),
     shutdown_grace=30,
 )
