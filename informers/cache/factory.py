@@ -30,7 +30,7 @@ from informers.cache.listwatch import Selection, WatchOptions
 from informers.cache.store import Delta, Handler, Store
 from informers.cache.streaming import Streaming
 from informers.clock import Clock, Stop
-from informers.logs import fields
+from informers.logs import bind, fields
 from informers.meta.errors import AmbiguousKindError, ConfigError, InformersError, UnknownKindError
 from informers.meta.resources import GVR, ObjectRef, Resource
 from informers.meta.selectors import parse_fields, parse_labels
@@ -742,7 +742,7 @@ class InformerFactory:
     def _run(self) -> None:
         take_off = self._stop.on_set(self.look)
         try:
-            with threads.counted("informers"):
+            with bind(cluster=self.cluster), threads.counted("informers"):
                 self._loop()
         except BaseException as error:  # noqa: BLE001 - whatever ends this thread must end the process
             self._on_thread_death(error)

@@ -36,7 +36,7 @@ from informers.cache.lister import Lister
 from informers.cache.listwatch import Selection, WatchOptions
 from informers.cache.store import Delta
 from informers.clock import Clock, Stop, SystemClock
-from informers.logs import fields
+from informers.logs import bind, fields
 from informers.meta.errors import (
     ConfigError,
     InformersError,
@@ -765,7 +765,8 @@ class Manager:
             informers.add_handler(partial(_invalidate, mapper))
             informers.on_change(look)
         look()
-        mapper.run(self._stop)
+        with bind(cluster=cluster):
+            mapper.run(self._stop)
 
     # What it lends.
 

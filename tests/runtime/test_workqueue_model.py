@@ -243,9 +243,11 @@ def eager_switching() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+@pytest.mark.parametrize("most", [None, 1, 2])
 @pytest.mark.usefixtures("eager_switching")
-def test_each_key_added_after_its_last_start_is_started_again_and_never_twice_at_once() -> None:
-    queue = WorkQueue(clock=SystemClock())
+def test_each_key_added_after_its_last_start_is_started_again_and_never_twice_at_once(most: int | None) -> None:
+    """Of one cluster, `most` are with workers at once."""
+    queue = WorkQueue(clock=SystemClock(), most_of_a_cluster=most)
     versions = dict.fromkeys(KEYS, 0)  # what a change sets; each key has one writer
     seen = dict.fromkeys(KEYS, 0)
     running: Counter[ObjectRef] = Counter()
@@ -261,8 +263,11 @@ def test_each_key_added_after_its_last_start_is_started_again_and_never_twice_at
             queue.done(item.key)
 
     def change(key: ObjectRef) -> None:
-        for number in range(1, 201):
+        for number in range(1, 101):
             versions[key] = number
+            if number % 10 == 0:
+                queue.suspend(key.cluster)
+                queue.resume(key.cluster)
             if number % 3 == 0:
                 queue.add_after(key, 0.0005)
             elif number % 3 == 1:

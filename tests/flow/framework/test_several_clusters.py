@@ -214,6 +214,20 @@ def test_a_cluster_that_is_frozen_at_the_start_holds_up_nobody(home: Stage, stag
     program.until(lambda: relay.connections() == 0, "all connections are closed")
 
 
+def test_nobody_waits_at_the_stop_for_a_cluster_that_hangs_in_discovery(home: Stage, stage: Stage) -> None:
+    put(home, stage.namespace, "a", "1")
+    relay = stage.server.relay()
+    relay.freeze()
+    kubeconfigs = {"home": home.server.kubeconfig, AWAY: relay.kubeconfig}
+    what = Selection("cm", namespaces=(stage.namespace,))
+    with Program(kubeconfigs, stage.namespace, stage.directory, what=what) as program:
+        program.until_seen(("", "a", "1"))
+        program.until(lambda: relay.connections() > 0, "asked what it serves")
+        assert program.stop() < STOPS
+    relay.heal()  # frozen, it does not see that a connection is closed
+    program.until(lambda: relay.connections() == 0, "all connections are closed")
+
+
 def test_a_cluster_that_refuses_us_and_one_that_serves_other_kinds_hold_up_nobody(
     perform: Callable[..., Stage], tmp_path: Path
 ) -> None:
