@@ -9,12 +9,13 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from hack.bench import following
+from hack.bench import acting, following
+from hack.bench.faults import faults
 from hack.bench.host import BUILD, pin_to_server_cores
-from hack.bench.report import Table, write
+from hack.bench.report import Reported, write
 from hack.bench.run import Run
 
-BENCHMARKS: Final[Mapping[str, Callable[[Run], Table]]] = {
+BENCHMARKS: Final[Mapping[str, Callable[[Run], Reported]]] = {
     "sync": following.sync,
     "sync-all": following.sync_all,
     "sync-real": following.sync_real,
@@ -23,7 +24,15 @@ BENCHMARKS: Final[Mapping[str, Callable[[Run], Table]]] = {
     "events-small": following.events_small,
     "latency": following.latency,
     "relist": following.relist,
+    "queue": acting.queue,
+    "fan-out": acting.fanout,
+    "storm": acting.storm,
+    "silence": acting.silence,
+    "lease": acting.lease,
+    "many": acting.many,
+    "import": acting.imports,
 }
+FAULTS: Final = "faults"
 
 
 def main() -> int:
@@ -37,8 +46,8 @@ def main() -> int:
         "--report", default="report", help="the name of the files in build/bench (default: %(default)s)"
     )
     options = parser.parse_args()
-    if unknown := sorted(set(options.names) - set(BENCHMARKS)):
-        parser.error(f"no such benchmark: {', '.join(unknown)}; want one of {', '.join(BENCHMARKS)}")
+    if unknown := sorted(set(options.names) - set(BENCHMARKS) - {FAULTS}):
+        parser.error(f"no such benchmark: {', '.join(unknown)}; want one of {', '.join(BENCHMARKS)}, {FAULTS}")
 
     repetitions = options.repetitions or (1 if options.quick else 3)
     run = Run(options.quick, repetitions, options.subject, patience=30.0 if options.quick else 120.0)
@@ -50,10 +59,10 @@ def main() -> int:
         "load at the start": round(os.getloadavg()[0], 1),
     }
     pin_to_server_cores()
-    tables = []
+    tables: list[Reported] = []
     for name in options.names or BENCHMARKS:
         print(name, file=sys.stderr, flush=True)
-        tables.append(BENCHMARKS[name](run))
+        tables.append(faults(run) if name == FAULTS else BENCHMARKS[name](run))
         write(BUILD, options.report, tables, about)
         print(tables[-1].as_markdown(), flush=True)
     return 0

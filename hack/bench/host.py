@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import select
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -38,11 +41,42 @@ def cores() -> tuple[set[int], set[int]]:
 
 
 _SERVER_CORES, _SUBJECT_CORES = cores()  # before this process pins itself
+_PINNED: Final = (
+    ("taskset", "-c", ",".join(map(str, _SUBJECT_CORES))) if shutil.which("taskset") and len(_SERVER_CORES) else ()
+)
 
 
 def pin_to_server_cores() -> None:
     """Leave the measured core alone: this process, and the servers it starts, which inherit it."""
     os.sched_setaffinity(0, _SERVER_CORES)
+
+
+def python_of(subject: str) -> str:
+    """Return the interpreter that has a subject."""
+    return str(_PEERS if subject in PEERS else sys.executable)
+
+
+def acting(wanted: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """Start `subjects/acting.py`, which prints one line and ends."""
+    command = [*_PINNED, sys.executable, "-m", "hack.bench.subjects.acting", json.dumps(wanted)]
+    return subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, **(environment or {})}, stdout=subprocess.PIPE, text=True
+    )
+
+
+def once(wanted: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> dict[str, float]:
+    """Run `subjects/acting.py` and return what it measured. Raises `RuntimeError` if it fails, or takes too long."""
+    process = acting(wanted, environment)
+    try:
+        out, _ = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise RuntimeError("takes more than 120 s") from None
+    if process.returncode:
+        raise RuntimeError("failed, see above")
+    found: dict[str, float] = json.loads(out)
+    return found
 
 
 def is_there(subject: str) -> str:
@@ -52,6 +86,9 @@ def is_there(subject: str) -> str:
     if subject in PEERS:
         return "" if _PEERS.exists() else "not installed"
     return ""
+
+
+_numbers = itertools.count()
 
 
 class Child:
@@ -64,12 +101,12 @@ class Child:
     def __init__(self, subject: str, kubeconfig: Path, spec: Mapping[str, Any]) -> None:
         text = json.dumps({"kubeconfig": str(kubeconfig), **spec})
         if subject == CLIENT_GO:
-            command = [str(_CLIENT_GO), text]
+            command = [*_PINNED, str(_CLIENT_GO), text]
         else:
             python = _PEERS if subject in PEERS else Path(sys.executable)
-            command = [str(python), "-m", f"hack.bench.subjects.{_MODULES[subject]}", text]
+            command = [*_PINNED, str(python), "-m", f"hack.bench.subjects.{_MODULES[subject]}", text]
         self.subject = subject
-        self.log = BUILD / "logs" / f"{subject}.log"
+        self.log = BUILD / "logs" / f"{subject}-{next(_numbers)}.log"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -80,7 +117,6 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                preexec_fn=_pin_to_subject_cores,  # noqa: PLW1509 - this process has no other thread
             )
         self.before = self._answer()
 
@@ -115,6 +151,17 @@ class Child:
         """Wait until an object with this mark was told of; look at `reached` in the answer."""
         return self.ask("until", mark=mark, timeout=timeout)
 
+    def stop(self, limit: float) -> float | None:
+        """Ask it to stop, and return how many seconds that took; None when it takes longer than `limit`."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write('{"do": "stop"}\n')
+        self.process.stdin.flush()
+        if not select.select([self.process.stdout], [], [], limit)[0]:
+            return None
+        seconds: float = self._answer()["seconds"]
+        return seconds
+
     def _answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -123,7 +170,3 @@ class Child:
             raise RuntimeError(f"ended: {last}")
         answer: dict[str, Any] = json.loads(line)
         return answer
-
-
-def _pin_to_subject_cores() -> None:
-    os.sched_setaffinity(0, _SUBJECT_CORES)

@@ -9,12 +9,22 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 _HOLDS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     "≤": operator.le, "≥": operator.ge, "<": operator.lt, "=": operator.eq,
 }  # fmt: skip
 _BAR: Final = 40
+
+
+class Reported(Protocol):
+    """What a benchmark found."""
+
+    def as_json(self) -> Mapping[str, Any]:
+        """Return everything, for a program."""
+
+    def as_markdown(self) -> str:
+        """Return everything, for a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +158,7 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def write(folder: Path, name: str, tables: Sequence[Table], about: Mapping[str, Any]) -> None:
+def write(folder: Path, name: str, tables: Sequence[Reported], about: Mapping[str, Any]) -> None:
     """Write NAME.json and NAME.md."""
     folder.mkdir(parents=True, exist_ok=True)
     facts = {"python": platform.python_version(), "machine": platform.machine(), **about}

@@ -73,10 +73,10 @@ class Server:
 
 
 @contextmanager
-def embedded(*options: str) -> Iterator[Server]:
+def embedded(*options: str, kubeconfig: Path | None = None) -> Iterator[Server]:
     """Run the embedded API server, with its control API, for the length of a `with`."""
     with tempfile.TemporaryDirectory(prefix="kube-informers-bench-") as folder:
-        kubeconfig = Path(folder) / "kubeconfig"
+        kubeconfig = kubeconfig or Path(folder) / "kubeconfig"
         command = [sys.executable, "-m", "informers.testing.apiserver", "--port=0", "--control-port=0"]
         command += [f"--kubeconfig={kubeconfig}", *options]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:

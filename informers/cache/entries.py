@@ -81,7 +81,7 @@ class Keeper:
         if self._metadata_only:
             return self.keep_metadata(item)
         envelope = _envelope_of(item)
-        data = self._strip(self._with_kind(bytes(item.raw), envelope), envelope)
+        data = self._with_kind(self._strip(bytes(item.raw), envelope), envelope)
         obj = self._object(data, envelope)
         return obj if self._transform is None else self._transformed(obj, envelope)
 
@@ -121,7 +121,7 @@ class Keeper:
         if envelope.kind and envelope.api_version:
             return data
         if not (envelope.kind or envelope.api_version) and data.startswith(b'{"'):
-            return self._own_head() + data[1:]
+            return b"".join((self._own_head(), memoryview(data)[1:]))
         api_version, kind = self._real_type(envelope)
         added = [] if envelope.api_version else [b'"apiVersion":%b' % _encode(api_version)]
         if not envelope.kind and kind:
@@ -210,8 +210,8 @@ def without_managed_fields(data: bytes, managed: bytes) -> bytes:
         cut = _cut(data, start, value + len(managed))
     if cut is None:
         return _without_managed_fields_by_place(data)
-    # The word stands once, and no escape can spell it elsewhere: then this is the member that was meant.
-    if (data.count(b"managedFields") == 1 and not _has_escapes(data)) or not _has_managed_fields(cut):
+    # If what is left does not have the word, nor escapes that can spell it, this was the member that was meant.
+    if (b"managedFields" not in cut and not _has_escapes(cut)) or not _has_managed_fields(cut):
         return cut
     return _without_managed_fields_by_place(data)
 

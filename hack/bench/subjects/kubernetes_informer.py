@@ -19,17 +19,18 @@ class Informer:
     def __init__(self, probe: Probe, wanted: dict[str, Any]) -> None:
         kubernetes.config.load_kube_config(wanted["kubeconfig"])
         core = kubernetes.client.CoreV1Api()
-        namespace = wanted.get("namespace")
-        where = "namespaced_{}" if namespace else "{}_for_all_namespaces"
+        namespaces = wanted.get("each_namespace") or [None]
+        where = "namespaced_{}" if namespaces[0] else "{}_for_all_namespaces"
         kind = {"secrets": "secret", "configmaps": "config_map", "pods": "pod"}.get(wanted["resource"])
         if kind is None:
             plural, _, group = wanted["resource"].partition(".")
             listing = partial(kubernetes.client.CustomObjectsApi().list_cluster_custom_object, group, "v1", plural)
         else:
             listing = getattr(core, "list_" + where.format(kind))
-        self._informer = informer.SharedInformer(
-            listing, namespace=namespace, label_selector=wanted.get("labels"), resync_period=wanted.get("resync", 0)
-        )
+        self._informers = [
+            informer.SharedInformer(listing, namespace=namespace, label_selector=wanted.get("labels"))
+            for namespace in namespaces
+        ]
         looks = wanted.get("marks", False)
 
         def tell(kind: str, obj: Any) -> None:
@@ -40,19 +41,22 @@ class Informer:
             probe.seen(kind)
 
         for kind in ("added", "modified", "deleted", "error"):
-            self._informer.add_event_handler(kind.upper(), partial(tell, kind))
+            for each in self._informers:
+                each.add_event_handler(kind.upper(), partial(tell, kind))
 
     def start(self) -> None:
         """Begin to follow."""
-        self._informer.start()
+        for each in self._informers:
+            each.start()
 
     def has(self, namespace: str, name: str) -> bool:
         """Tell whether the cache has it."""
-        return self._informer.cache.get_by_key(f"{namespace}/{name}") is not None
+        return self._informers[0].cache.get_by_key(f"{namespace}/{name}") is not None
 
     def stop(self) -> None:
         """Stop and join."""
-        self._informer.stop()
+        for each in self._informers:
+            each.stop()
 
 
 if __name__ == "__main__":

@@ -35,22 +35,24 @@ class Program:
         configure_logging(level=wanted.get("log", "error"))
         self._probe = probe
         self._looks = wanted.get("marks", False)
-        plural, _, group = wanted["resource"].partition(".")
         options: dict[str, Any] = dict(wanted.get("watch", {}))
         if "backoff" in options:
             options["backoff"] = Backoff(*options["backoff"])
-        if "initial" not in WatchOptions.__slots__ and options.get("initial") == "list":  # until it streams
-            del options["initial"]
-        self.manager = Manager(Clusters.load(wanted["kubeconfig"]), name="bench", watch=WatchOptions(**options))
+        self.manager = Manager(
+            Clusters.load(wanted["kubeconfig"], contexts=wanted.get("contexts", ())),
+            name="bench",
+            watch=WatchOptions(**options),
+        )
         selections = [
             Selection(
-                GVR(group, "v1", plural),
+                _gvr(resource),
                 namespaces=(namespace,) if namespace else (),
                 label_selector=wanted.get("labels", ""),
                 metadata_only=wanted.get("metadata_only", False),
                 transform=_drop if wanted.get("drop") else None,
                 page_size=wanted.get("page_size"),
             )
+            for resource in wanted.get("resources") or [wanted["resource"]]
             for namespace in wanted.get("each_namespace") or [wanted.get("namespace")]
         ]
         self._listers = [self.manager.lister(selection) for selection in selections]
@@ -65,8 +67,8 @@ class Program:
                     "bench", self._reconcile, primary=selection, workers=wanted.get("workers", 1)
                 )
             else:
-                (informers,) = self.manager._follow(selection, required=True).values()
-                informers.add_handler(self._tell)
+                for informers in self.manager._follow(selection, required=True).values():
+                    informers.add_handler(self._tell)
 
     def start(self) -> None:
         """Begin to follow, on a thread."""
@@ -119,6 +121,11 @@ class Program:
             if found is not None and SENT in found.annotations:
                 self._probe.marked(found.annotations)
         self._probe.seen("reconciled")
+
+
+def _gvr(resource: str) -> GVR:
+    plural, _, group = resource.partition(".")
+    return GVR(group, "v1", plural)
 
 
 def _app(obj: Object) -> Iterable[str]:
