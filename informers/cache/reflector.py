@@ -368,6 +368,7 @@ class Reflector:
                     self._collect_event(replacement, event)
                 elif ends_initial(event.item):
                     self._end_initial(replacement, event.item, run, is_newest=not rv)
+                    self._begun = run
                     return
             if self._clock.monotonic() - run.started >= run.seconds - _SHORT:
                 raise NeverEndingError(_NO_END.format(run.events))
@@ -414,7 +415,6 @@ class Reflector:
         self._note_bookmark(run.watch)
         run.watch.stream.until = run.started + run.seconds + _GRACE
         run.is_ordered = True
-        self._begun = run
         rv = envelope.metadata.resource_version
         self._take_over(replacement, rv, is_newest=is_newest, started=run.started)
 
@@ -433,7 +433,10 @@ class Reflector:
         if outcome is None:
             self._cuts_in_a_row = 0
             self._count(error)
-            _log.debug("streaming list failed, listing", extra=fields(error=str(error)))
+            if isinstance(error, InformersError):
+                _log.debug("streaming list failed, listing", extra=fields(error=str(error)))
+            else:
+                _log.exception("step failed unexpectedly", extra=fields(step="stream"))
             return None
         outcome = replace(outcome, cause=self._cause)
         self._note_failure("stream", error, outcome)
@@ -491,7 +494,7 @@ class Reflector:
         with self._changed:
             self._listed = count
         _list_seconds.observe(self._clock.monotonic() - started, **self._labels)
-        _log.debug("listed", extra=fields(items=count, rv=rv, cause=self._cause, streamed=self._begun is not None))
+        _log.debug("listed", extra=fields(items=count, rv=rv, cause=self._cause))
         self._deliver()
         self._cuts_in_a_row = 0
         self._must_be_newest = False

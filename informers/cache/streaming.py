@@ -58,8 +58,12 @@ class Streaming:
         May ask the server for its version, or wait for another thread that does; at most 5 s, and until `stop`.
         """
         with self._changed:
-            if self._initial == "list" or gvr in self._marked:
-                return False
+            is_marked = gvr in self._marked
+        if is_marked:
+            # Its series went with the last informer of the resource, and the mark did not.
+            _unsupported.set(1, cluster=self._transport.cluster, resource=str(gvr))
+        if is_marked or self._initial == "list":
+            return False
         if self._initial == "stream":
             return True
         return not in_pages and self._has_version(stop, cancel)

@@ -15,7 +15,7 @@ from informers.api.calls import LineTooLong
 from informers.backoff import Backoff
 from informers.cache.factory import InformerFactory, InformerSet
 from informers.cache.listwatch import Initial, Selection, WatchOptions
-from informers.cache.store import Delta
+from informers.cache.store import Delta, StoreWriter
 from informers.cache.streaming import is_new_enough
 from informers.meta.errors import APIError, ConnectError, ConnectionLost, RequestTimeout, api_error
 from informers.meta.objects import Object
@@ -531,6 +531,30 @@ def test_a_stop_in_the_moment_of_the_end_closes_the_stream(local: Local, server:
 
     assert local.factory.join(60) == []
     assert stream.is_closed
+
+
+def test_a_stream_that_could_not_be_taken_over_is_not_gone_on_with(
+    local: Local, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = StoreWriter.replace
+    faults = [ZeroDivisionError("ours")]
+
+    def fail_once(writer: StoreWriter, *arguments: Any, **options: Any) -> None:
+        if faults:
+            raise faults.pop()
+        replace(writer, *arguments, **options)
+
+    monkeypatch.setattr(StoreWriter, "replace", fail_once)
+    server.put("a")
+    informers = local.follow()
+    stream = server.wait_stream()
+    stream.event("ADDED", configmap("b", 100))
+    stream.end_initial("150")
+    local.wait(lambda: informers.state() == "watching")
+
+    assert stream.is_closed
+    assert names(informers) == ["a"]  # a list did it
+    assert [verb for verb, _, _ in server.requests] == ["watch", "list", "watch"]
 
 
 # Who is asked for streams.
