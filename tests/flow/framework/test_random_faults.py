@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import wraps
@@ -413,7 +413,7 @@ class World:
             )
             if obj["metadata"].get("annotations", {}).get("seen") != value_of(obj):
                 return False
-        return self.worker.last() == wanted
+        return self.worker.last() == wanted and not self.worker.remembers_more_than(wanted)
 
     def left_over(self) -> Mapping[str, tuple[int, int]]:
         """Return of what there is more than there may be, with how many there are and may be."""
@@ -474,6 +474,12 @@ class Worker:
         """Return the versions of object and source that were seen last."""
         with self._lock:
             return dict(self._last)
+
+    def remembers_more_than(self, there: Collection[ObjectRef]) -> bool:
+        """Tell whether anything is kept for objects that are gone, for writes that were seen, or for failures."""
+        own, queue = self.controller._own, self.controller.queue
+        assert own is not None
+        return bool(len(own) or queue._failures or not self._graph._dependencies.keys() <= set(there))
 
     def reconcile(self, request: Request) -> None:
         ref = request.ref
