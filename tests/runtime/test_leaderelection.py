@@ -104,6 +104,7 @@ class FakeLeases:
         self.changed = threading.Condition()  # guards all below
         self.body: Mapping[str, Any] | None = None
         self.failure: Exception | None = None
+        self.instead_of_answer: Callable[[], None] | None = None  # to a write that was carried out
         self.hangs = False
         self.hanging = 0
         self.asked: list[str] = []
@@ -118,7 +119,12 @@ class FakeLeases:
         with self.changed:
             version = str(len(self.asked))
             self.body = {**body, "metadata": {**body["metadata"], "uid": "u", "resourceVersion": version}}
-            return Lease(self.body)
+            instead, self.instead_of_answer = self.instead_of_answer, None
+        if instead is not None:
+            instead()
+            msg = "connection lost"
+            raise ConnectionLost(msg)
+        return Lease(self.body)
 
     def _ask(self, what: str, timeout: float, cancel: Cancel) -> None:
         with self.changed:
@@ -360,6 +366,27 @@ def test_a_candidate_whose_request_hangs_ends_at_once(leases: FakeLeases, clock:
     election.join()
 
     assert leases.asked == ["get"]
+
+
+def test_a_candidate_that_stops_while_it_takes_the_lease_gives_it_back(leases: FakeLeases, clock: FakeClock) -> None:
+    election = Election(leases, USUAL, clock)
+    leases.instead_of_answer = election.stop.set
+
+    election.start()
+    election.join()
+
+    assert leases.asked == ["get", "write me", "get", "write "]
+    assert election.told == []
+
+
+def test_a_lease_that_was_taken_though_the_answer_was_lost_is_known_to_be_ours(
+    leases: FakeLeases, clock: FakeClock
+) -> None:
+    leases.instead_of_answer = lambda: None
+    with electing(leases, USUAL, clock) as election:
+        election.until_told("taken")
+
+        assert leases.asked == ["get", "write me", "get"]
 
 
 def test_liveness_tells_of_a_leader_that_does_not_renew(leases: FakeLeases, clock: FakeClock) -> None:

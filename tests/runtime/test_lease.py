@@ -257,6 +257,15 @@ def test_of_two_tries_that_say_the_same_the_earlier_one_counts() -> None:
     assert look(view, stored(write, "9"), 106.0).renewed_at == 102.0
 
 
+def test_a_try_that_is_based_on_what_is_no_more_there_is_forgotten() -> None:
+    """Its resourceVersion keeps it from being carried out ever after."""
+    view = leading(100.0)
+    view = fail(view, written(view, 102.0), 102.0, is_answer=False)
+    assert len(look(view, view.lease, 103.0).tries) == 1
+
+    assert look(view, replace_version(view, "9"), 103.0).tries == ()
+
+
 def test_a_renewal_that_was_not_carried_out_is_tried_again_at_once_and_then_each_period() -> None:
     view = leading(100.0)
     view = fail(view, written(view, 102.0), 102.0, is_conflict=True)
