@@ -135,6 +135,9 @@ class Manager:
     `client` and `mapper()` work before and without `run()`, on the caller's thread; who never calls `run()` calls
     `close()` at the end. Raises `ConfigError` for a bad name or option.
 
+    With several clusters, work starts with the first whose caches are filled, and each other one joins when its own are:
+    until then its keys wait, and nobody waits for it. Reading it raises `NotSyncedError` for it alone.
+
     With an `election` the caches are filled and followed at once, so that a takeover costs no list. Until the lease is
     ours nothing is reconciled, no leader-only runnable runs and no Event is sent, and every write of `client` raises
     `NotLeaderError`; after it is lost, too, and the program ends. A dry run neither takes nor needs the lease.
@@ -271,9 +274,10 @@ class Manager:
     def lister(
         self, what: GVR | str | Selection, *, clusters: Sequence[str] | None = None, required: bool = True
     ) -> Lister:
-        """Follow a selection and return what reads it; no reconcile starts before one that is required has synced.
+        """Follow a selection and return what reads it.
 
-        Also while running. Raises `ConfigError` for an unknown cluster or a bad selection.
+        What is `required` has synced in a cluster before anything of that cluster is reconciled. Also while running.
+        Raises `ConfigError` for an unknown cluster or a bad selection.
         """
         chosen = self._clusters if clusters is None else tuple(clusters)
         for cluster in chosen:
@@ -333,7 +337,8 @@ class Manager:
             retry: how long after a failure a key is tried again.
             timeout: seconds that bound every call to the API server inside one reconcile.
             own_writes: wait, before the next reconcile of an object, until caches show what the last one wrote.
-            required: start only when all of these resources have synced, are not served or forbidden.
+            required: start only when all of these resources have synced, are not served or forbidden, in each cluster
+                for itself.
             resync: seconds after which each primary is looked at again though nothing changed; 0 = never.
 
         Raises `InformersError` after `run()`, `ConfigError` for a bad name or option.
