@@ -134,7 +134,7 @@ def test_a_dead_thread_is_not_live_until_the_process_has_ended(api: APIServer) -
         begun.wait(PATIENCE)
         raise LookupError
 
-    program = Program(api.kubeconfig)
+    program = Program(api.kubeconfig, shutdown_grace=60.0)
     program.manager.add_controller("c", hold, primary=CONFIGMAPS)
     program.manager.add_runnable("doomed", die)
     program.manager.client.create(CONFIGMAPS, {"metadata": {"name": "x"}}, namespace="default", field_manager="test")
