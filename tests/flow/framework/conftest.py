@@ -245,6 +245,7 @@ class Follower:
             assert name not in self.values(which)
         else:
             self.until(lambda: self.replayed(which).get(name) == value, f"{name} is {value}", timeout=timeout)
+            self.until_synced(which)  # what is there at first is told a moment before
             assert self.values(which)[name] == value
 
 
