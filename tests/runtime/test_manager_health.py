@@ -184,3 +184,35 @@ def test_http_ends_last(api: APIServer) -> None:
     assert ended == ["ok\n", "[-]shutdown failed: stopping"]
     assert program.error is None
     assert "http" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_reflector_that_hangs_is_not_live(api: APIServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program(api.kubeconfig)
+    program.manager.lister(CONFIGMAPS)
+
+    with program.running():
+        until(lambda: "[+]reflector configmaps.v1 ok" in program.get("/livez?verbose")[1], "it is well")
+        monkeypatch.setattr("informers.cache.informer.Informer.late", lambda _: 7.0)
+        assert program.get("/livez") == (
+            503,
+            "[-]reflector configmaps.v1 failed: no step for 7 s longer than it may take\nlivez check failed\n",
+        )
+
+
+def test_a_reconcile_that_takes_long_is_told_and_no_failure(api: APIServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("informers.runtime.manager._LONG", 0.0)
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold(_: Request) -> None:
+        entered.set()
+        leave.wait(PATIENCE)
+
+    program = Program(api.kubeconfig)
+    program.manager.add_controller("c", hold, primary=CONFIGMAPS)
+    program.manager.client.create(CONFIGMAPS, {"metadata": {"name": "x"}}, namespace="default", field_manager="test")
+
+    with program.running():
+        until(entered.is_set, "a reconcile has begun")
+        until(lambda: "[+]worker c ok: a reconcile has run for" in program.get("/livez?verbose")[1], "it is told")
+        assert program.get("/livez") == (200, "ok\n")
+        leave.set()
