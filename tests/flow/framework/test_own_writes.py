@@ -13,6 +13,8 @@ from informers.testing import settle
 if TYPE_CHECKING:
     from tests.flow.framework.conftest import Follower, Stage
 
+pytestmark = pytest.mark.lists  # what is there is not late
+
 LATE = 100.0  # or when the story says so
 CONFIGMAPS = GVR("", "v1", "configmaps")
 PATIENCE = 60.0
