@@ -205,5 +205,6 @@ def without_what_varies(text: str, server: Server) -> str:
     text = re.sub(r'Invalid value: "\{.*\}":', "Invalid value: <object>:", text)
     text = re.sub(r"/tmp/\S+", "<file>", text)
     text = re.sub(r"@@ .* @@|^(---|\+\+\+) .*$", "<place>", text, flags=re.MULTILINE)
-    text = re.sub(r"(?<=  )\d+[smh]\b", "<age>", text)
+    text = re.sub(r"(?<=  )(\d+[smh])+\b *", "<age> ", text)  # how wide it is, too, says how fast the machine is
+    text = re.sub(r"\bAGE +", "AGE ", text)
     return re.sub(r"DESCRIPTION:.*?(?=\n\n|\Z)", "DESCRIPTION", text, flags=re.DOTALL)  # the embedded server has none
