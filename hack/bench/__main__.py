@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from hack.bench import acting, following
+from hack.bench import acting, following, program
 from hack.bench.faults import faults
 from hack.bench.host import BUILD, pin_to_server_cores
 from hack.bench.report import Reported, write
@@ -31,6 +31,7 @@ BENCHMARKS: Final[Mapping[str, Callable[[Run], Reported]]] = {
     "lease": acting.lease,
     "many": acting.many,
     "import": acting.imports,
+    "copier": program.copier,
 }
 FAULTS: Final = "faults"
 
