@@ -93,7 +93,7 @@ def _sync(run: Run, table: Table, server: Server, payload: str, count: int, rows
                     "wall s": after["wall"],
                     "CPU s": after["cpu"],
                     "objects / CPU s": count / after["cpu"],
-                    **memory(child, after, count),
+                    **memory(child, count),
                     "longest GC pause ms": after["gc"]["longest"] * 1000,
                     **({"requests": len(server.requests())} if server.is_embedded() else {}),
                 },
@@ -112,8 +112,10 @@ def begin(
     return after
 
 
-def memory(child: Child, after: Mapping[str, Any], count: int) -> Mapping[str, float]:
-    """Say what following so many objects costs."""
+def memory(child: Child, count: int) -> Mapping[str, float]:
+    """Say what following so many objects costs, once the answer they came in has been freed."""
+    time.sleep(0.5)
+    after = child.ask("snap")
     return {
         "MiB before": child.before["rss"] / _MIB,
         "RSS MiB": after["rss"] / _MIB,
