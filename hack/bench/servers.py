@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
@@ -84,7 +84,8 @@ def embedded(*options: str, kubeconfig: Path | None = None) -> Iterator[Server]:
                 assert process.stdout is not None
                 ready = json.loads(process.stdout.readline())
                 address = urlsplit(ready["control"])
-                yield Server(kubeconfig, HTTPConnection(address.hostname or "", address.port, timeout=300))
+                with closing(HTTPConnection(address.hostname or "", address.port, timeout=300)) as control:
+                    yield Server(kubeconfig, control)
             finally:
                 process.terminate()
 
