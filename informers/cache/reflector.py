@@ -77,7 +77,7 @@ _LIST_BUCKETS: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 60.0)
 _L: Final = ("cluster", "resource")
 _lists = metrics.counter(
     "informers_lists_total",
-    "Lists, by what made them necessary",
+    "How often all that is there was asked for, as a list or as a stream, by what made it necessary",
     (*_L, "cause"),
     known={
         "cause": (
@@ -326,6 +326,7 @@ class Reflector:
         may_stream = self._may_stream()
         if self._stop.is_set():
             return Outcome("list", wait="none")
+        _lists.add(1, cause=self._cause, **self._labels)
         if may_stream:
             try:
                 self._stream(turn)
@@ -447,7 +448,6 @@ class Reflector:
         return not self._must_be_newest and self._rv not in {"", "0"}
 
     def _relist(self, turn: Turn | None) -> None:
-        _lists.add(1, cause=self._cause, **self._labels)
         if not self._has_version():
             self._list_from("" if self._must_be_newest else self._rv, turn)
         else:

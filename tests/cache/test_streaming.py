@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -120,6 +120,12 @@ def unsupported() -> float:
     return metrics.gauge("informers_streaming_unsupported", "", ("cluster", "resource")).value(
         cluster="", resource=str(CONFIGMAPS)
     )
+
+
+def lists() -> Mapping[str, float]:
+    """Return how often all was asked for, by cause."""
+    counter = metrics.counter("informers_lists_total", "", ("cluster", "resource", "cause"))
+    return {cause: count for (_, _, cause), count in counter.samples() if count}
 
 
 @pytest.fixture(autouse=True)
@@ -239,6 +245,7 @@ def test_a_version_that_expired_is_streamed_again_not_older_and_tells_only_what_
 
     assert local.told() == [("tombstone", "c"), ("modified", "b"), ("added", "d")]
     assert not server.queries("list")
+    assert lists() == {"start": 1, "expired": 1}
 
 
 def test_any_other_reason_to_start_over_is_a_list(local: Local, server: FakeServer) -> None:
