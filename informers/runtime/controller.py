@@ -207,6 +207,7 @@ class Controller:
         self._failing: dict[ObjectRef, _Told] = {}  # what was logged of keys that fail
         self._running: dict[ObjectRef, float] = {}  # what a worker has now, and since when
         self._shown: list[Callable[[], None]] = []  # each takes some series away
+        self._has_workers = False
         self._watched_syncs: dict[Syncing, Callable[[], None]] = {}
         if dependencies is not None:
             dependencies.subscribe(self._enqueue_dependents)
@@ -308,7 +309,8 @@ class Controller:
 
     def start(self) -> None:
         """Start the workers; each waits until the gate is open."""
-        self._show()
+        with self._lock:
+            self._has_workers = True
         for number in range(1, self.workers + 1):
             self._around.start_thread(f"worker/{self.name}-{number}", _Worker(self).run)
 
@@ -332,8 +334,8 @@ class Controller:
         with self._lock:
             return [max(0.0, now - since) for since in self._running.values()]
 
-    def _show(self) -> None:
-        """Have its numbers told, from now on."""
+    def show(self) -> None:
+        """Have its numbers told, from now on, also while there are no workers yet: keys wait on a standby, too."""
         name = self.name
         shown = [
             metrics.hold(controller=name),
@@ -342,10 +344,14 @@ class Controller:
             _unfinished.follow(lambda: sum(self._running_seconds()), controller=name),
             _longest.follow(self.longest_running, controller=name),
             _active.follow(lambda: float(len(self._running)), controller=name),
-            _workers.follow(lambda: float(self.workers), controller=name),
+            _workers.follow(self._worker_count, controller=name),
         ]
         with self._lock:
             self._shown = shown
+
+    def _worker_count(self) -> float:
+        with self._lock:
+            return float(self.workers) if self._has_workers else 0.0
 
     def _depths(self) -> Mapping[str, float]:
         """Return how many keys wait, by priority: those we use ourselves, and of others the highest."""

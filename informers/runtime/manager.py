@@ -494,6 +494,7 @@ class Manager:
         if self._http is not None:
             self._threads.start("http", partial(self._http.run, self._http_stop), group=_HTTP)
         for controller in self.controllers():
+            controller.show()
             for cluster in self._gate.clusters():
                 controller.queue.suspend(cluster)
         for factory in self._factories.values():

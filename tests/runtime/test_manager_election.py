@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from informers import metrics
 from informers.api.clusters import Clusters
 from informers.clock import Stop, SystemClock
 from informers.meta.errors import InformersError, LeadershipLostError, NotLeaderError
@@ -109,6 +110,28 @@ Start = Callable[..., Candidate]
 
 def put(api: APIServer, name: str) -> None:
     api.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}})
+
+
+def test_a_standby_tells_how_much_waits_for_it(api: APIServer, start: Start) -> None:
+    leader = start("a")
+    leader.until_leading()
+    put(api, "x")
+
+    def number(name: str, **labels: str) -> float | None:
+        for series in metrics.all_series():
+            if series.name == f"informers_{name}" and not isinstance(series, metrics.Histogram):
+                wanted = {"controller": "waiting", **labels}
+                return dict(series.samples()).get(tuple(wanted[label] for label in series.labels))
+        return None
+
+    standby = start("b", lambda one: one.manager.add_controller("waiting", one.reconcile, primary=CONFIGMAPS))
+    until(lambda: number("queue_depth", priority="-100") == 1, "what is there waits")
+
+    assert number("queue_adds_total") == 1
+    assert number("reconciles_total", result="success") == number("workers") == 0
+    leader.manager.stop()
+    standby.until_leading()
+    until(lambda: number("reconciles_total", result="success") == number("workers") == 1, "it works")
 
 
 def test_a_standby_follows_and_does_nothing_until_it_leads(api: APIServer, start: Start) -> None:
