@@ -12,6 +12,7 @@ be used, with the cause on one line of stderr.
 from __future__ import annotations
 
 import argparse
+import logging
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,8 @@ import controllers
 import informers  # its names are resolved when they are used, so that a signal is heard before they are loaded
 
 _DISTRIBUTION: Final = "kube-informers"
+
+_log = logging.getLogger("controllers")  # this module may be called `__main__`
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -94,6 +97,10 @@ def _run(name: str, words: Sequence[str]) -> int:
         return _end(program, error, status=2)
     except informers.InformersError as error:
         return _end(program, error, status=1)
+    except Exception as error:  # noqa: BLE001 - what is read by machines is a line for each thing, whatever happens
+        _log.exception("ended unexpectedly")
+        sys.stderr.write(f"{program}: ended by {type(error).__name__}\n")
+        return 1
     return 0
 
 

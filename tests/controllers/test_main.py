@@ -185,6 +185,31 @@ def test_a_module_that_is_no_controller_is_told(
     )
 
 
+def test_an_error_that_nobody_expected_is_told_in_lines_that_machines_read(embedded: Server) -> None:
+    text = f"""
+import sys
+from types import ModuleType
+
+from controllers.__main__ import run
+
+def setup(manager, options):
+    def die(stop):
+        raise KeyError("what")
+    manager.add_runnable("doomed", die)
+
+sys.modules["controllers.odd"] = odd = ModuleType("controllers.odd")
+odd.setup = setup
+sys.exit(run("odd", ["--kubeconfig={embedded.kubeconfig}"]))
+"""
+    ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, timeout=120)
+
+    *lines, last = ended.stderr.splitlines()
+    found = [json.loads(line) for line in lines]
+    assert (ended.returncode, last) == (1, "odd: ended by KeyError")
+    assert [line["msg"] for line in found if line["level"] == "error"] == ["thread ended", "ended unexpectedly"]
+    assert "KeyError: 'what'" in found[-1]["traceback"]
+
+
 @pytest.mark.parametrize(
     ("words", "in_pod", "elects"),
     [
