@@ -14,6 +14,7 @@ from informers.api.kubeconfig import ClientConfig
 from informers.api.restmapper import RESTMapper
 from informers.api.transport import Transport
 from informers.backoff import Backoff
+from informers.cache import reflector
 from informers.cache.factory import InformerFactory, InformerSet
 from informers.cache.listwatch import Initial, Selection, WatchOptions
 from informers.cache.store import Delta
@@ -338,8 +339,14 @@ DEEP = '{"metadata":{"name":"deep","uid":"u","resourceVersion":"9"},"spec":' + N
     ],
 )  # fmt: skip
 def test_after_any_fault_the_store_is_like_the_server(
-    api: APIServer, faults: Faults, local: Local, fault: Callable[[Faults], Any]
+    api: APIServer,
+    faults: Faults,
+    local: Local,
+    fault: Callable[[Faults], Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(reflector, "_INITIAL_WITHIN", 3.0)  # a stream whose end never comes is not waited for long
+    monkeypatch.setattr(reflector, "_INITIAL_PAUSE", 1.0)
     for n in range(3):
         api.put(configmap(f"o{n}"))
     fault(faults)
