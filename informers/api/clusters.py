@@ -170,7 +170,7 @@ class Clusters:
         if isinstance(self._home, ClientConfig):
             return self._home
         because = f": {self._home}" if self._home is not None else ""
-        msg = f"no home cluster{because}"
+        msg = f"no home cluster, which holds the Lease{because}"
         raise ConfigError(msg)
 
 
@@ -181,6 +181,7 @@ class _Chosen:
     name: str
     context: str
     config: ClientConfig
+    written: str  # how the user named it: NAME or ALIAS=NAME
 
 
 class _Contexts:
@@ -202,21 +203,20 @@ class _Contexts:
         chosen: list[_Chosen] = []
         for text in texts:
             name, context = self._parsed(text)
-            if self._is_pod and name == _POD != context:
-                msg = f"context {printable(text, limit=80)!r}: in a pod {_POD!r} is the pod's own cluster"
-                raise ConfigError(msg)
+            if context != _POD:
+                self._check_not_the_pods(name, text)
             if not _NAME.fullmatch(name):
                 shown = printable(name, limit=80)
                 msg = (
-                    f"context {printable(context, limit=80)!r}: {shown!r} cannot be a cluster's name (want 1 to 63 of "
+                    f"context {printable(text, limit=80)!r}: {shown!r} cannot be a cluster's name (want 1 to 63 of "
                     "a-z, 0-9, '-' and '.', with a letter or digit at both ends); give one: ALIAS=NAME"
                 )
                 raise ConfigError(msg)
-            one = _Chosen(name, context, self._config(context))
+            one = _Chosen(name, context, self._config(context), text)
             for other in chosen:
                 if _is_same(one.config, other.config):
                     msg = (
-                        f"contexts {printable(other.context, limit=80)!r} and {printable(context, limit=80)!r} are the "
+                        f"contexts {printable(other.written, limit=80)!r} and {printable(text, limit=80)!r} are the "
                         "same user of the same cluster; name one of them"
                     )
                     raise ConfigError(msg)
@@ -231,14 +231,18 @@ class _Contexts:
         except ConfigError:
             current = ""
         known = list(chosen)
+        # In a pod, who chose `in-cluster` did not mean a context of the kubeconfig.
+        taken = {one.context for one in chosen} - ({_POD} if self._is_pod else set())
         folded: dict[str, str] = {}
         for context in sorted(kubeconfig.context_names(), key=lambda name: (name != current, name)):
-            if any(one.context == context for one in chosen):
+            if context in taken:
                 continue
             config = kubeconfig.client_config(context)
             same = next((one for one in known if _is_same(one.config, config)), None)
             if same is None:
-                known.append(_Chosen(_NOT_IN_NAMES.sub("-", context), context, config))
+                name = _NOT_IN_NAMES.sub("-", context)
+                self._check_not_the_pods(name, context)
+                known.append(_Chosen(name, context, config, context))
             else:
                 folded[context] = same.context
         if folded:
@@ -262,7 +266,18 @@ class _Contexts:
         if text in self._names or "=" not in text:
             return text, text
         alias, _, context = text.partition("=")
+        if not context:
+            msg = f"context {printable(text, limit=80)!r}: want NAME or ALIAS=NAME, found no NAME"
+            raise ConfigError(msg)
         return alias, context
+
+    def _check_not_the_pods(self, name: str, text: str) -> None:
+        if self._is_pod and name == _POD:
+            msg = (
+                f"context {printable(text, limit=80)!r}: in a pod {_POD!r} is the pod's own cluster; "
+                "rename the context, or give it an alias"
+            )
+            raise ConfigError(msg)
 
     def _config(self, context: str) -> ClientConfig:
         if self._is_pod and context == _POD:
@@ -283,12 +298,12 @@ def _check_names(chosen: Sequence[_Chosen]) -> None:
     """Raise `ConfigError` for a name that does not fit, or that two clusters have."""
     seen: dict[str, _Chosen] = {}
     for one in chosen:
-        shown = printable(one.context, limit=80)
+        shown = printable(one.written, limit=80)
         if not _NAME.fullmatch(one.name):
             msg = f"context {shown!r}: no cluster's name can be made of it; give one: --context ALIAS={shown}"
             raise ConfigError(msg)
         if one.name in seen:
-            other = printable(seen[one.name].context, limit=80)
+            other = printable(seen[one.name].written, limit=80)
             msg = f"contexts {other!r} and {shown!r} would both be cluster {one.name!r}; give one an alias: ALIAS=NAME"
             raise ConfigError(msg)
         seen[one.name] = one

@@ -34,6 +34,9 @@ from informers.meta.errors import ConnectError
 _log = logging.getLogger(__name__)
 
 _BLOCK: Final = 1 << 16
+_NOT_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"})
+# X509_V_ERR_CERT_SIGNATURE_FAILURE, DEPTH_ZERO_SELF_SIGNED_CERT to UNABLE_TO_VERIFY_LEAF_SIGNATURE.
+_UNKNOWN_AUTHORITY: Final = frozenset({7, 18, 19, 20, 21})
 _LOOK_AGAIN: Final = 0.25  # a connection attempt looks this often whether it is still wanted
 _connections = metrics.gauge("informers_connections_open", "Connections to API servers", ("cluster",))
 
@@ -49,6 +52,7 @@ class Dialer:
         self._name = config.server_name or self._host
         self._tls = TLSContexts(config, cluster=cluster, clock=clock) if parts.scheme == "https" else None
         self._is_strict = config.strict_x509
+        self._authority = f"the certificate-authority of {config.source}" if config.ca_data or config.ca_file else ""
         self._proxy = find_proxy(config, parts.scheme, self._host, self._port)
         self._proxy_tls = ssl.create_default_context() if self._proxy and self._proxy.is_https else None
         if config.insecure and self._tls is not None:
@@ -111,7 +115,7 @@ class Dialer:
             msg = f"no connection to {place} in time; nothing was sent"
             raise NotSent(msg) from error
         except ssl.SSLError as error:
-            msg = f"TLS with {place} failed: {self._tls_reason(error)}"
+            msg = f"TLS with {place} failed: {self._tls_reason(error, is_inner=is_inner)}"
             kind = _RefusedError if is_inner and isinstance(error, ssl.SSLCertVerificationError) else ConnectError
             raise kind(msg) from error
         except (OSError, FramingError) as error:
@@ -164,14 +168,19 @@ class Dialer:
         sock.settimeout(_positive(until.left()))
         sock.do_handshake()
 
-    def _tls_reason(self, error: ssl.SSLError) -> str:
+    def _tls_reason(self, error: ssl.SSLError, *, is_inner: bool) -> str:
         if not isinstance(error, ssl.SSLCertVerificationError):
+            if error.reason in _NOT_TLS:
+                return f"{error.reason}: want TLS, found something else; is the server one for http://?"
             return error.reason or "connection closed"
         # X509_V_ERR_PATHLEN_INVALID_FOR_NON_CA to X509_V_ERR_EXTENSIONS_REQUIRE_VERSION_3: strict checks only.
         if self._is_strict and 79 <= error.verify_code <= 93:
             return (
                 f"{error.verify_message}: the certificate fails strict X.509 checks, which strict_x509=False leaves out"
             )
+        if error.verify_code in _UNKNOWN_AUTHORITY:
+            authority = (self._authority if is_inner else "") or "an authority that this system trusts"
+            return f"{error.verify_message}: not signed by {authority}"
         return error.verify_message
 
 

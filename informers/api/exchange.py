@@ -162,9 +162,12 @@ def check_media_type(status: int, headers: Mapping[str, str], call: Call) -> Non
 
 def error_of(response: Response, call: Call, retry_after: float | None) -> APIError:
     """Make the error for an answer that is not what was asked for."""
+    said = _status_in(response)
+    if said is None and 300 <= response.status < 400:
+        said = {"message": "a redirect, which is not followed"}
     return api_error(
         response.status,
-        _status_in(response),
+        said,
         verb=call.verb,
         ref=call.ref,
         cluster=call.cluster,

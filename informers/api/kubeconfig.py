@@ -12,7 +12,7 @@ import io
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -153,9 +153,11 @@ def load_in_cluster(environ: Mapping[str, str] | None = None) -> ClientConfig:
     host, port = env[_HOST], env[_PORT]
     if ":" in host and not host.startswith("["):
         host = f"[{host}]"
+    server = f"https://{host}:{port}"
+    _check_url(server, f"in-cluster configuration: server, from {_HOST} and {_PORT}", schemes=("https",))
     read_token(str(folder / "token"))
     return ClientConfig(
-        server=f"https://{host}:{port}",
+        server=server,
         namespace=_read_namespace(folder / "namespace"),
         token_file=str(folder / "token"),
         ca_file=_readable_pem(folder / "ca.crt", "in-cluster configuration"),
@@ -361,7 +363,9 @@ class Kubeconfig:
         if name not in entries:
             msg = f"{context.what}: {key}: {self._names()} has no {key} named {printable(name, limit=80)!r}"
             raise ConfigError(msg)
-        return entries[name]
+        found = entries[name]
+        place = "" if found.path == context.path else f" of {found.path}"
+        return replace(found, what=f"{context.what}: {key} {printable(name, limit=80)}{place}")
 
     def _entries(self, plural: str, singular: str) -> dict[str, _Entry]:
         found: dict[str, _Entry] = {}
@@ -375,7 +379,8 @@ class Kubeconfig:
             for number, item in enumerate(items):
                 name = item.get("name") if isinstance(item, dict) else None
                 if not isinstance(name, str) or not name:
-                    msg = f"kubeconfig {file.path}: {plural}[{number}] has no name"
+                    found_name = "" if name in (None, "") else f" that is text, found {_kind_of(name)}"
+                    msg = f"kubeconfig {file.path}: {plural}[{number}] has no name{found_name}"
                     raise ConfigError(msg)
                 value = item.get(singular)
                 what = f"kubeconfig {file.path}: {singular} {printable(name, limit=80)}"
@@ -418,7 +423,8 @@ def _parse(text: str, path: Path) -> object:
         # Its text quotes the line, which may hold a credential.
         mark = getattr(error, "problem_mark", None)
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        msg = f"kubeconfig {path}: is not YAML{place}"
+        is_second = getattr(error, "context", None) == "expected a single document in the stream"
+        msg = f"kubeconfig {path}: {'want one YAML document, found another' if is_second else 'is not YAML'}{place}"
         raise ConfigError(msg) from None
     except (ValueError, RecursionError, TypeError, AttributeError, KeyError, IndexError, OverflowError):
         # What PyYAML's constructors let through for odd scalars (`!!int x`, `2001-99-99`) and endless nesting.

@@ -216,7 +216,7 @@ def _as_file(data: bytes, path: str, temporary: Path) -> str:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
-        return error.reason or "TLS failed"
+        return error.reason or "holds none that can be read"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return type(error).__name__

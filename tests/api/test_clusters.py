@@ -194,7 +194,9 @@ def test_without_a_current_context_several_clusters_are_worked_with_but_have_no_
     clusters = Clusters.load(write({**THREE, "current-context": ""}), contexts=["a", "c"])
 
     assert clusters.names() == ("a", "c")
-    with pytest.raises(ConfigError, match=r"no home cluster: kubeconfig .*: current-context is not set"):
+    with pytest.raises(
+        ConfigError, match=r"no home cluster, which holds the Lease: kubeconfig .*: current-context is not set"
+    ):
         clusters.home()
 
 
@@ -293,13 +295,14 @@ def test_the_name_of_a_context_wins_over_an_alias(write: Write) -> None:
     [
         (["nope"], "config: no context is named 'nope', known are: a, b, c"),
         (["x=nope"], "config: no context is named 'nope'"),
-        (["x="], "context: want a name"),
-        (["=a"], "context 'a': '' cannot be a cluster's name"),
-        (["A=a"], "context 'a': 'A' cannot be a cluster's name"),
+        (["x="], "context 'x=': want NAME or ALIAS=NAME, found no NAME"),
+        (["=a"], "context '=a': '' cannot be a cluster's name"),
+        (["A=a"], "context 'A=a': 'A' cannot be a cluster's name"),
         (["a-=a"], "cannot be a cluster's name"),
         (["a" * 64 + "=a"], "cannot be a cluster's name"),
-        (["x=a", "x=b"], "contexts 'a' and 'b' would both be cluster 'x'"),
-        (["b=a", "b"], "contexts 'a' and 'b' would both be cluster 'b'"),
+        (["a", "x=a"], "contexts 'a' and 'x=a' are the same user of the same cluster"),
+        (["x=a", "x=b"], "contexts 'x=a' and 'x=b' would both be cluster 'x'"),
+        (["b=a", "b"], "contexts 'b=a' and 'b' would both be cluster 'b'"),
     ],
 )
 def test_a_context_that_cannot_be_taken_is_told(write: Write, contexts: list[str], message: str) -> None:
@@ -319,7 +322,7 @@ def test_two_contexts_whose_names_become_one_are_refused(write: Write) -> None:
 def test_a_broken_context_is_named_with_its_file_also_among_all(write: Write) -> None:
     content = several({"a": ("https://a", "t"), "b": ("", "t")})
 
-    with pytest.raises(ConfigError, match=r"kubeconfig .*config: cluster c-b: server is empty"):
+    with pytest.raises(ConfigError, match=r"kubeconfig .*config: context b: cluster c-b: server is empty"):
         Clusters.load(write(content), all_contexts=True)
 
 
@@ -375,13 +378,28 @@ def test_in_a_pod_its_own_cluster_may_be_named(pod: Path, write: Write) -> None:
         Clusters.load(write(THREE), contexts=["in-cluster=a"])
 
 
+@pytest.mark.parametrize("context", ["in-cluster", "in_cluster"])
+def test_in_a_pod_no_context_is_taken_for_its_own_cluster(pod: Path, write: Write, context: str) -> None:
+    path = write(several({"a": ("https://a", "t"), context: ("https://elsewhere", "t")}))
+
+    message = f"context '{context}': in a pod 'in-cluster' is the pod's own cluster; rename"
+    for contexts in ([], ["own=in-cluster"]):
+        with pytest.raises(ConfigError, match=message):
+            Clusters.load(path, contexts=contexts, all_contexts=True)
+    if context != "in-cluster":
+        written = Clusters.load(path, contexts=[f"b={context}"], all_contexts=True).written_names()
+        assert written == {"a": "a", "b": "b"}
+
+
 def test_a_pod_whose_own_cluster_cannot_be_used_still_works_with_others(pod: Path, write: Write) -> None:
     (pod / "ca.crt").unlink()
 
     clusters = Clusters.load(write(THREE), contexts=["c"])
 
     assert clusters.names() == ("c",)
-    with pytest.raises(ConfigError, match=r"no home cluster: in-cluster configuration: .*ca\.crt"):
+    with pytest.raises(
+        ConfigError, match=r"no home cluster, which holds the Lease: in-cluster configuration: .*ca\.crt"
+    ):
         clusters.home()
 
 

@@ -189,13 +189,15 @@ BROKEN: list[tuple[object, str]] = [
     (kubeconfig(**{"current-context": "x"}), "config: current-context: no context is named 'x', known are: dev"),
     (kubeconfig(contexts={}), "config: contexts must be a list, found a mapping"),
     (kubeconfig(users=[{"user": {}}]), r"config: users\[0\] has no name"),
+    (kubeconfig(users=[{"name": 7, "user": {}}]), r"config: users\[0\] has no name that is text, found a number"),
+    (f"a: 1\n---\ntoken: {S3CRET}", "config: want one YAML document, found another at line 2"),
     (kubeconfig(users=[S3CRET]), r"config: users\[0\] has no name"),
     (kubeconfig(users=[{"name": "u", "user": S3CRET}]), "config: user u: want a mapping, found text"),
     (kubeconfig(context={"cluster": None}), "config: context dev: cluster is empty"),
     (kubeconfig(context={"user": ""}), "config: context dev: user is empty"),
     (kubeconfig(context={"user": "x"}), "config: context dev: user: .* has no user named 'x'"),
-    (kubeconfig(cluster={"server": ""}), "config: cluster c: server is empty"),
-    (kubeconfig(cluster={"server": 7}), "config: cluster c: server must be text, found a number"),
+    (kubeconfig(cluster={"server": ""}), "config: context dev: cluster c: server is empty"),
+    (kubeconfig(cluster={"server": 7}), "config: context dev: cluster c: server must be text, found a number"),
     (kubeconfig(cluster={"server": "ftp://x"}), "context dev: server: want http or https://HOST"),
     (kubeconfig(cluster={"server": f"https://a:{S3CRET}@x"}), "context dev: server: want"),
     (kubeconfig(cluster={"server": "https://x:99999"}), "context dev: server is not a URL"),
@@ -341,6 +343,28 @@ def test_address_of_a_pod_may_be_ipv6(pod: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
 
     assert load_in_cluster().server == "https://[fd00::1]:443"
+
+
+def test_fault_of_a_part_in_another_file_names_the_context_and_both_files(write: Write) -> None:
+    whole = kubeconfig(cluster={"server": ""})
+    first = write({name: whole[name] for name in ("current-context", "contexts", "users")}, "first")
+    second = write({"clusters": whole["clusters"]}, "second")
+
+    with pytest.raises(ConfigError) as raised:
+        load_kubeconfig([first, second])
+
+    assert str(raised.value) == f"kubeconfig {first}: context dev: cluster c of {second}: server is empty"
+
+
+@pytest.mark.parametrize(("host", "port"), [("a b", "443"), ("10.0.0.1", "x"), ("10.0.0.1", "99999")])
+def test_address_of_a_pod_that_is_none_names_its_variables(
+    pod: Path, monkeypatch: pytest.MonkeyPatch, host: str, port: str
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
+
+    with pytest.raises(ConfigError, match="from KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT"):
+        load_in_cluster()
 
 
 @pytest.mark.parametrize("missing", ["token", "ca.crt", "namespace"])

@@ -14,7 +14,7 @@ from informers.api.calls import Cancel, NotSent, Response
 from informers.api.kubeconfig import ClientConfig
 from informers.api.proxies import is_direct
 from informers.api.transport import Transport
-from informers.meta.errors import ConfigError, ConnectError, ConnectionLost
+from informers.meta.errors import APIError, ConfigError, ConnectError, ConnectionLost
 
 if TYPE_CHECKING:
     from tests.api.conftest import Certificates, Connection, Serve
@@ -76,8 +76,44 @@ def test_cancel_ends_a_stream_over_tls_and_gives_no_ciphertext(
 def test_server_of_an_unknown_ca_is_refused(serve: Serve, connect: Connect, certificates: Certificates) -> None:
     url = serve(answers, tls=certificates.server_context()).url
 
-    with pytest.raises(ConnectError, match=r"TLS with .* failed: unable to get local issuer certificate"):
+    with pytest.raises(
+        ConnectError,
+        match=r"TLS with .* failed: unable to get local issuer certificate: not signed by an authority that this system",
+    ):
         get(connect(url))
+
+
+def test_server_of_another_ca_than_the_configured_one_names_where_that_came_from(
+    serve: Serve, connect: Connect, certificates: Certificates, certificate_maker: Callable[..., Certificates]
+) -> None:
+    url = serve(answers, tls=certificates.server_context()).url
+    other = certificate_maker()
+
+    with pytest.raises(ConnectError, match="not signed by the certificate-authority of kubeconfig F: context c"):
+        get(connect(ClientConfig(server=url, ca_data=other.ca, source="kubeconfig F: context c")))
+
+
+def test_server_that_does_not_speak_tls_is_told(serve: Serve, connect: Connect) -> None:
+    def play(connection: Connection) -> None:
+        connection.send(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        connection.freeze()
+
+    server = serve(play)
+
+    with pytest.raises(ConnectError, match="want TLS, found something else; is the server one for http://"):
+        get(connect(server.url.replace("http:", "https:")))
+
+
+def test_redirect_is_told_and_not_followed(serve: Serve, connect: Connect) -> None:
+    def play(connection: Connection) -> None:
+        connection.read()
+        connection.answer(b"", status=302, headers={"Location": "/elsewhere"})
+
+    server = serve(play)
+
+    with pytest.raises(APIError, match="302: a redirect, which is not followed"):
+        get(connect(server.url))
+    assert len(server.asked) == 1
 
 
 def test_server_name_is_checked_and_may_be_given(serve: Serve, connect: Connect, certificates: Certificates) -> None:
@@ -134,20 +170,10 @@ def test_client_certificate_is_shown(as_data: bool, serve: Serve, connect: Conne
     ],
 )
 def test_certificates_that_cannot_be_used_are_a_config_error(broken: dict[str, bytes], connect: Connect) -> None:
-    with pytest.raises(ConfigError, match="configuration: c") as raised:
+    with pytest.raises(ConfigError, match=r"configuration: c.*: holds none that can be read") as raised:
         connect(ClientConfig(server="https://127.0.0.1:1", **broken))  # type: ignore[arg-type] # bytes fields all
 
     assert "s3cret" not in str(raised.value)
-
-
-def test_plain_text_where_tls_was_wanted_is_a_connect_error(serve: Serve, connect: Connect) -> None:
-    def play(connection: Connection) -> None:
-        connection.send(b"HTTP/1.1 400 no\r\n\r\n")
-
-    url = serve(play).url.replace("http:", "https:")
-
-    with pytest.raises(ConnectError, match="TLS with"):
-        get(connect(url))
 
 
 def frozen_handshake(connection: Connection) -> None:
