@@ -60,7 +60,7 @@ class Operator:
 
     def stop(self) -> None:
         """Set the stop flag and wait for the loop's end."""
-        if self._loop is not None and self._flag is not None:
+        if self._loop is not None and self._flag is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._flag.set)
 
     async def _run(self) -> None:
