@@ -198,15 +198,16 @@ class Event:
     item: Item
 
 
+# Aggregated API servers are not all written in Go, and some send null for what they do not have.
 class _ListMeta(msgspec.Struct, gc=False):
-    resourceVersion: str = ""  # noqa: N815 - the wire's word
-    continue_: str = msgspec.field(default="", name="continue")
+    resourceVersion: str | None = None  # noqa: N815 - the wire's word
+    continue_: str | None = msgspec.field(default=None, name="continue")
 
 
 class _List(msgspec.Struct, gc=False):
-    kind: str = ""
-    apiVersion: str = ""  # noqa: N815 - the wire's word
-    metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
+    kind: str | None = None
+    apiVersion: str | None = None  # noqa: N815 - the wire's word
+    metadata: _ListMeta | None = None
     items: list[msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
 
 
@@ -228,7 +229,7 @@ _decode_marked: Final = msgspec.json.Decoder(_Marked).decode
 _decode_received: Final = msgspec.json.Decoder(ReceivedEnvelope).decode
 _decode_list: Final = msgspec.json.Decoder(_List).decode
 _decode_line: Final = msgspec.json.Decoder(_Line).decode
-_NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError)
+_NOT_JSON: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 _EVENT_TYPES: Final[Mapping[str, EventType]] = {
     "ADDED": "ADDED",
     "MODIFIED": "MODIFIED",
@@ -241,7 +242,7 @@ def read_item(raw: msgspec.Raw) -> Item:
     """Read the outermost fields of one object; one that has none worth reading is an item without an envelope."""
     try:
         return Item(raw, _decode_received(raw))
-    except (*_NOT_JSON, RecursionError):
+    except _NOT_JSON:
         return Item(raw, None)
 
 
@@ -350,23 +351,25 @@ class ListWatch:
 
     def _as_page(self, response: Response, *, first_rv: str | None) -> tuple[Page, str]:
         found = self._read_list(response.body, response.headers.get("content-type", ""))
+        metadata = found.metadata or _ListMeta()
         page = Page(
             is_first=first_rv is None,
-            rv=found.metadata.resourceVersion if first_rv is None else first_rv,
-            kind=found.kind.removesuffix("List"),
-            api_version=found.apiVersion,
+            rv=(metadata.resourceVersion or "") if first_rv is None else first_rv,
+            kind=(found.kind or "").removesuffix("List"),
+            api_version=found.apiVersion or "",
             items=found.items or (),
-            has_more=bool(found.metadata.continue_),
+            has_more=bool(metadata.continue_),
         )
-        return page, found.metadata.continue_
+        return page, metadata.continue_ or ""
 
     def _read_list(self, body: bytes, content_type: str) -> _List:
         if content_type and "json" not in content_type:
             raise self._not_a_list(f"media type {content_type!r}")
         try:
-            found = _decode_list(body)
-        except RecursionError:
-            found = _scan_list(body)
+            try:
+                found = _decode_list(body)
+            except RecursionError:
+                found = _scan_list(body)
         except _NOT_JSON as error:
             raise self._not_a_list(f"{len(body)} bytes that are not the JSON of a list") from error
         if found.items is msgspec.UNSET or (found.kind and not found.kind.endswith("List")):
@@ -449,9 +452,10 @@ class Watch:
         """
         for line in self.stream.lines():
             try:
-                found = _decode_line(line)
-            except RecursionError:
-                found = _scan_line(line)
+                try:
+                    found = _decode_line(line)
+                except RecursionError:
+                    found = _scan_line(line)
             except _NOT_JSON as error:
                 raise self._undecodable("not the JSON of an event", line) from error
             event_type = _EVENT_TYPES.get(found.type)
@@ -468,7 +472,7 @@ class Watch:
     def _error(self, status: bytes) -> APIError:
         try:
             body = msgspec.json.decode(status)
-        except (*_NOT_JSON, RecursionError):
+        except _NOT_JSON:
             body = None
         return api_error(
             0, body if isinstance(body, dict) else None, verb="watch", ref=self._gvr, cluster=self._cluster

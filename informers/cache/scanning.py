@@ -1,4 +1,6 @@
-"""Find the parts of JSON by their place, however deep it is nested; of valid JSON only, and slower than decoding.
+"""Find the parts of JSON by their place, however deep it is nested; slower than decoding.
+
+Of valid JSON only: of anything else some parts are found, or `ValueError` is raised.
 
 The decoder goes down as deep as Python's recursion limit, a server's encoder ten times as deep.
 """
@@ -23,11 +25,10 @@ def members(data: bytes, start: int) -> Iterator[tuple[str, int, int]]:
     """Yield name, start and end of the value of each member of the object that begins at `start`; valid JSON only."""
     position = skip_space(data, skip_space(data, start) + 1)
     while data[position : position + 1] == b'"':
-        name = _SCALAR.match(data, position)
-        assert name is not None
-        value = skip_space(data, skip_space(data, name.end()) + 1)
+        name_end = _end_of_scalar(data, position)
+        value = skip_space(data, skip_space(data, name_end) + 1)
         end = end_of_value(data, value)
-        yield _decode_string(name[0]), value, end
+        yield _decode_string(data[position:name_end]), value, end
         position = skip_space(data, skip_space(data, end) + 1)
 
 
@@ -47,9 +48,7 @@ def elements(data: bytes, start: int) -> Iterator[tuple[int, int]]:
 def end_of_value(data: bytes, start: int) -> int:
     """Return where the value that begins at `start` ends."""
     if data[start : start + 1] not in {b"{", b"["}:
-        scalar = _SCALAR.match(data, start)
-        assert scalar is not None
-        return scalar.end()
+        return _end_of_scalar(data, start)
     depth = 0
     for token in _STRUCTURE.finditer(data, start):
         if token[0] in {b"{", b"["}:
@@ -60,6 +59,14 @@ def end_of_value(data: bytes, start: int) -> int:
                 return token.end()
     msg = "the JSON ends inside a value"
     raise ValueError(msg)
+
+
+def _end_of_scalar(data: bytes, start: int) -> int:
+    scalar = _SCALAR.match(data, start)
+    if scalar is None:
+        msg = "the JSON ends where a value should be"
+        raise ValueError(msg)
+    return scalar.end()
 
 
 def skip_space(data: bytes, position: int) -> int:

@@ -98,6 +98,39 @@ def test_another_media_type_is_an_error_that_names_it(clock: FakeClock, server: 
         listwatch._read_list(b"{}", "text/html")
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"items":[{"a":' + b"[" * 100_000,
+        b'{"kind":"ConfigMapList","items":[' + b"[" * 100_000 + b"]" * 100_000 + b",",
+        b'{"kind":"ConfigMapList","x":' + b"[" * 100_000 + b"]" * 100_000 + b',"y',
+    ],
+)
+def test_what_is_cut_and_too_deep_is_no_list(server: FakeServer, body: bytes) -> None:
+    listwatch = ListWatch(server, CONFIGMAPS)  # type: ignore[arg-type] # a fake with the methods that are used
+
+    with pytest.raises(APIError, match="want a list, found"):
+        listwatch._read_list(body, "application/json")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b'"metadata":null',
+        b'"metadata":{"resourceVersion":null,"continue":null}',
+        b'"kind":null,"apiVersion":null,"metadata":{}',
+        b'"metadata":{"resourceVersion":"","continue":""}',
+    ],
+)
+def test_a_list_that_says_null_of_itself_is_one_without_a_version(server: FakeServer, head: bytes) -> None:
+    server.list_faults.append(b"{%b,%b}" % (head, b'"items":[{"metadata":{"name":"a"}}]'))
+    listwatch = ListWatch(server, CONFIGMAPS)  # type: ignore[arg-type] # a fake with the methods that are used
+
+    (page,) = listwatch.pages(rv="0", cancel=Cancel())
+
+    assert (page.rv, page.kind, page.has_more, len(page.items)) == ("", "", False, 1)
+
+
 def test_one_lists_rv_is_that_of_its_first_page(server: FakeServer) -> None:
     server.list_faults.extend([server.list_body([], "7", token="T"), server.list_body([], "9")])
     listwatch = ListWatch(server, CONFIGMAPS, namespace="n")  # type: ignore[arg-type] # a fake with the methods that are used
@@ -116,6 +149,8 @@ def test_one_lists_rv_is_that_of_its_first_page(server: FakeServer) -> None:
         ("configmaps", b"x" * 500, f"'{'x' * 200}'"),
         ("secrets", b'{"type":"WEIRD","object":{"data":{"k":"content"}}}', ""),
         ("secrets", b"Y29udGVudA==", ""),
+        ("secrets", b'{"type":"ADDED","object":' + b'{"a":' * 100_000, ""),
+        ("secrets", b'{"type":"ADDED","object":' + b"[" * 100_000 + b"]" * 100_000 + b', "', ""),
     ],
 )
 def test_a_line_that_is_no_event_is_told_without_anybodys_secret(resource: str, line: bytes, shown: str) -> None:
