@@ -78,11 +78,12 @@ class Keeper:
 
         A transform that raises leaves the metadata. The item is used up: its `managed_fields` are taken out.
         """
-        if self._metadata_only:
-            return self.keep_metadata(item)
         envelope = _envelope_of(item)
-        data = self._with_kind(self._strip(bytes(item.raw), envelope), envelope)
-        obj = self._object(data, envelope)
+        if self._metadata_only:
+            obj = self.keep_metadata(item)
+        else:
+            data = self._with_kind(self._strip(bytes(item.raw), envelope), envelope)
+            obj = self._object(data, envelope)
         return obj if self._transform is None else self._transformed(obj, envelope)
 
     def keep_metadata(self, item: Item) -> Object:
@@ -184,6 +185,7 @@ class Keeper:
         """Put back what names an object, if a transform dropped it."""
         given = result.get("metadata")
         metadata = dict(given) if isinstance(given, Mapping) else {}
+        metadata.pop("namespace", None)
         metadata |= {"name": obj.name, "uid": obj.uid, "resourceVersion": obj.resource_version}
         if obj.namespace:
             metadata["namespace"] = obj.namespace

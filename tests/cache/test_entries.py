@@ -183,6 +183,26 @@ def test_a_transform_decides_what_is_stored_and_cannot_change_what_names_the_obj
     assert obj.labels == {"x": "y"}
 
 
+def test_a_transform_cannot_put_an_object_into_a_namespace() -> None:
+    obj = keep(ITEM.replace(b'"namespace":"n",', b""), transform=lambda obj: {"metadata": {"namespace": "other"}})
+
+    assert (obj.namespace, obj.ref.key) == ("", "a")
+    assert "namespace" not in obj.thaw()["metadata"]
+
+
+def test_a_transform_is_asked_about_metadata_too_where_nothing_else_is_kept() -> None:
+    seen: list[dict[str, Any]] = []
+
+    def transform(obj: Object) -> dict[str, Any]:
+        seen.append(obj.thaw())
+        return {"metadata": {"labels": {"x": "y"}}}
+
+    obj = keep(ITEM, metadata_only=True, transform=transform)
+
+    assert [each.keys() for each in seen] == [{"apiVersion", "kind", "metadata"}]
+    assert (obj.name, obj.namespace, obj.labels) == ("a", "n", {"x": "y"})
+
+
 def test_a_transform_that_returns_the_body_itself_keeps_every_byte_but_managed_fields() -> None:
     data = rb'{ "metadata":{"name":"a","managedFields":[{}],"uid":"u"}, "n":1e3,"big":123456789012345678901234567890,"s":"\u0041"}'
 
