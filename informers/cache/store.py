@@ -331,13 +331,22 @@ class Store:
         self._fill_index(name, function, found)
 
     def _fill_index(self, name: str, function: IndexFunc, found: Iterable[tuple[str, Object]]) -> None:
-        # From here on the writer keeps the index for what changes, so only what has not changed is put in.
-        values = [(key, obj, self._values_of(name, function, obj)) for key, obj in found]
-        with self._lock:
-            for key, obj, wanted in values:
-                if self._items.get(key) is obj:
-                    self._indexer.put(key, {name: wanted})
-            self._ready_indexes.add(name)
+        # From here on the writer keeps the index for what changes. Another view of the same state takes an object's
+        # place without a change (its body has come, or gone), so what is there now is looked at until it stays.
+        while True:
+            values = [(key, obj, self._values_of(name, function, obj)) for key, obj in found]
+            with self._lock:
+                later: list[tuple[str, Object]] = []
+                for key, obj, wanted in values:
+                    now = self._items.get(key)
+                    if now is obj:
+                        self._indexer.put(key, {name: wanted})
+                    elif now is not None:
+                        later.append((key, now))
+                if not later:
+                    self._ready_indexes.add(name)
+                    return
+            found = later
 
     def _all_values_of(self, obj: Object, functions: Mapping[str, IndexFunc]) -> Values:
         return {name: self._values_of(name, function, obj) for name, function in functions.items()}
@@ -585,10 +594,11 @@ class StoreWriter:
         for key in [key for key in old_items if key not in new_items]:
             gone = store._remove_locked(key)
             deletions.append(Delta(gone.ref, gone, None, tombstone=True))
+        told_keys = {delta.ref.key for delta in others} if store._missed else set()
         for key, obj, is_whole in changed:
             store._set_locked(key, obj, values[key][1])
             self._mark_whole_locked(key, is_whole=is_whole)
-            if self._heals_locked(key) and not any(delta.ref == obj.ref for delta in others):
+            if self._heals_locked(key) and key not in told_keys:
                 others.append(_look_again(obj))
         store._items = new_items  # in the order of the list
         store._rv = rv

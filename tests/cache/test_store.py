@@ -352,6 +352,41 @@ def test_an_index_added_while_the_store_changes_is_complete() -> None:
     assert store.index_values("color") == ["blue"]
 
 
+@pytest.mark.parametrize("is_kept", [True, False], ids=["its body has come", "its body has gone"])
+def test_an_index_added_in_the_moment_when_a_body_comes_or_goes_has_that_object(*, is_kept: bool) -> None:
+    store, writer = selective()
+    name = "other" if is_kept else "wanted"
+    changes = iter([True])
+
+    def color(obj: Object) -> Iterable[str]:
+        if obj.name == name and next(changes, False):
+            if is_kept:
+                writer.refer("n/other")
+                writer.complete(make("other", 5))
+            else:
+                writer.unrefer("n/wanted", metadata_of)
+        return (obj.name,)
+
+    store.add_index("color", color)
+
+    assert has_body(store, name) is is_kept
+    assert store.index_values("color") == ["other", "wanted"]
+
+
+def test_values_that_come_and_go_with_lists_leave_nothing_behind() -> None:
+    """An index that keeps a bucket for each value it ever had grows for ever: kubernetes/kubernetes#84959."""
+    store, writer = new_store()
+    store.add_index("rv", lambda obj: [f"{obj.resource_version}-{n}" for n in range(100)])
+
+    for n in range(50):
+        fill(writer, make("a", 10 + n), make("b", 100 + n), make(f"o{n}", 10), rv=str(200 + n))
+    assert len(store.index_values("rv")) == 300
+    fill(writer, rv="300")
+
+    assert store._indexer._keys["rv"] == {}
+    assert store._indexer._values["rv"] == {}
+
+
 # Bodies.
 
 
