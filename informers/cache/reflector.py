@@ -362,7 +362,8 @@ class Reflector:
                 run.events += 1
                 run.last_event = now
                 if event.type == "ADDED":  # what else comes says nothing about the end: changes may come for ever
-                    watch.stream.until = max(run.started + _INITIAL_WITHIN, now + _INITIAL_PAUSE)
+                    until = max(run.started + _INITIAL_WITHIN, now + _INITIAL_PAUSE)
+                    watch.stream.until = min(until, run.started + run.seconds + _GRACE)
                 if turn is not None:
                     turn.renew()
                 if event.type != "BOOKMARK":
@@ -593,6 +594,7 @@ class Reflector:
     def _take_in(self, event: Event, run: _Run, watch: Watch) -> None:
         _events.add(1, type=event.type, **self._labels)
         if event.type == "BOOKMARK":
+            run.is_ordered = True  # what was there at first has been sent
             self._take_bookmark(event.item, watch)
             return
         envelope = self._usable(event.item)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -234,6 +235,24 @@ def test_the_kind_of_an_unknown_resource_is_asked_for_once_when_only_metadata_co
 # Lists.
 
 
+@pytest.mark.parametrize("kept", [{}, {"metadata_only": True}, {"transform": lambda obj: obj.body}])
+def test_one_object_that_is_kept_for_long_does_not_keep_the_whole_first_list(
+    factory: InformerFactory, server: FakeServer, kept: dict[str, Any]
+) -> None:
+    """Objects that are slices of the answer would: kubernetes/kubernetes#113305, kubernetes/client-go#1138."""
+    for number in range(100):
+        server.put(f"o{number}")
+    answer = server.list_body(list(server.objects.values()), str(server.rv))
+    before = sys.getrefcount(answer)
+    server.list_faults.append(answer)
+    informers = follow(factory, **kept)
+    stream = server.wait_stream()
+    stream.wait_read()
+    assert len(names(informers)) == 100
+
+    assert sys.getrefcount(answer) == before
+
+
 def test_a_list_without_a_version_opens_no_watch_with_a_made_up_one(
     factory: InformerFactory, server: FakeServer, clock: FakeClock
 ) -> None:
@@ -249,6 +268,24 @@ def test_a_list_without_a_version_opens_no_watch_with_a_made_up_one(
 
     server.wait_stream(2)
     assert server.queries("list")[-1] == {"limit": "500"}  # unordered events say nothing about where to go on
+
+
+def test_additions_move_the_version_again_once_a_bookmark_has_ended_what_was_there_at_first(
+    factory: InformerFactory, server: FakeServer
+) -> None:
+    server.list_faults.append(b'{"kind":"ConfigMapList","apiVersion":"v1","metadata":{},"items":null}')
+    informers = follow(factory)
+    stream = server.wait_stream()
+    stream.event("ADDED", server.put("a", silent=True))
+    stream.bookmark("150")
+    server.rv = 200
+    stream.event("ADDED", server.put("b", silent=True))
+    stream.wait_read()
+    assert informers.stores()[0].rv() == "201"
+
+    stream.end()
+
+    assert server.wait_stream(2).query["resourceVersion"] == "201"
 
 
 def test_unusable_items_are_skipped_counted_and_told_once_and_the_rest_is_used(

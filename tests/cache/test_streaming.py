@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
@@ -147,6 +148,24 @@ def sync(local: Local, *objects: dict[str, Any], rv: str = "150") -> tuple[Infor
 
 
 # The good case.
+
+
+def test_one_object_that_is_kept_for_long_does_not_keep_what_came_with_it(local: Local, server: FakeServer) -> None:
+    """As with lists: kubernetes/kubernetes#113305."""
+    objects = [configmap(f"o{number}", 100 + number) for number in range(100)]
+    lines = [json.dumps({"type": "ADDED", "object": each}).encode() for each in objects]
+    before = [sys.getrefcount(each) for each in lines]
+    informers = local.follow()
+    stream = server.wait_stream()
+    for line in lines:
+        stream.send(line)
+    stream.end_initial("250")
+    local.wait(lambda: informers.state() == "watching")
+    stream.wait_read()
+    assert len(names(informers)) == 100
+
+    del line
+    assert [sys.getrefcount(each) for each in lines] == before
 
 
 def test_what_is_there_is_collected_aside_and_the_same_stream_goes_on(local: Local, server: FakeServer) -> None:
@@ -515,6 +534,20 @@ def test_a_stream_that_lasts_its_whole_time_without_an_end_has_none(local: Local
     local.wait(lambda: informers.state() == "watching")
     assert unsupported()
     assert len(server.queries("list")) == 1
+
+
+def test_a_stream_without_end_is_not_followed_for_longer_than_a_watch_although_objects_are_added_all_the_time(
+    local: Local, server: FakeServer
+) -> None:
+    local.follow()
+    stream = server.wait_stream()
+    ends = local.clock.monotonic() + int(stream.query["timeoutSeconds"]) + 10
+
+    local.clock.advance(int(stream.query["timeoutSeconds"]) + 5)
+    stream.event("ADDED", configmap("late", 100))
+    stream.wait_read()
+
+    assert stream.until == ends
 
 
 def test_a_stop_ends_a_stream_before_its_end(local: Local, server: FakeServer) -> None:
