@@ -241,6 +241,7 @@ class LeaderElector:
         self._changed = threading.Condition(threading.Lock())  # guards all below
         self._cancel: Cancel | None = None  # of the request that is on its way
         self._renewed_at: float | None = None  # while leading
+        self._failure = ""  # the last one since the last renewal
         self._longest_gap = 0.0
         self._stepped_at: float | None = None  # while steps are to be expected
         self._has_told = False  # that leadership is over, or should be
@@ -324,7 +325,10 @@ class LeaderElector:
                 case Write():
                     self._write(step, stop)
                 case Lose(reason):
-                    self._lose(reason)
+                    if self._view.lost:
+                        self._lose(reason)
+                    else:
+                        self._expire()
                     self._wait_for_finish()
                 case Yield(preferred):
                     self._tell(f"{preferred} is preferred")
@@ -391,9 +395,12 @@ class LeaderElector:
         """Go on after a request that failed."""
         with self._changed:
             self._cancel = None
+            self._failure = str(error)
         is_answer = isinstance(error, APIError)
-        # Of a record that is another or not there any more the next look tells.
-        is_conflict = isinstance(error, ConflictError | NotFoundError)
+        # Of a record that is another or not there any more the next look tells. One that cannot be made, as there is
+        # no such namespace, is something else.
+        is_replacing = step is not None and bool(step.version)
+        is_conflict = isinstance(error, ConflictError) or (is_replacing and isinstance(error, NotFoundError))
         retry_after = error.retry_after if isinstance(error, APIError) else None
         self._view = failed(
             self._view,
@@ -455,6 +462,7 @@ class LeaderElector:
             if self._renewed_at is not None:
                 self._longest_gap = max(self._longest_gap, renewed_at - self._renewed_at)
             self._renewed_at = renewed_at
+            self._failure = ""
             self._changed.notify_all()
             return True
 
@@ -568,7 +576,9 @@ class LeaderElector:
                 self._clock.wait(self._changed, None if left == math.inf else left)
 
     def _expire(self) -> None:
-        self._lose(f"not renewed within {self._terms.renew_deadline:g} s")
+        with self._changed:
+            why = f": {self._failure}" if self._failure else ""
+        self._lose(f"not renewed within {self._terms.renew_deadline:g} s{why}")
 
     def _end(self) -> None:
         self._end_process()

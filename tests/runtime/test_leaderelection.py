@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -32,7 +33,9 @@ USUAL = Terms(identity="me", lease_duration=15.0, renew_deadline=10.0, retry_per
 class Election:
     """An elector with its two threads, and what it has told."""
 
-    def __init__(self, leases: Leases, terms: Terms, clock: Clock, *, release: bool = True) -> None:
+    def __init__(
+        self, leases: Leases, terms: Terms, clock: Clock, *, release: bool = True, ref: ObjectRef = REF
+    ) -> None:
         self.clock = clock
         self.stop = Stop(clock)
         self.keeper = FenceKeeper(clock)
@@ -42,7 +45,7 @@ class Election:
         self.error: BaseException | None = None
         self.elector = LeaderElector(
             leases,
-            REF,
+            ref,
             terms,
             keeper=self.keeper,
             clock=clock,
@@ -454,17 +457,20 @@ def api() -> Iterator[APIServer]:
 class Elected:
     """An election on a server, and an administrator."""
 
-    def __init__(self, api: APIServer, terms: Terms = QUICK) -> None:
+    def __init__(self, api: APIServer, terms: Terms = QUICK, ref: ObjectRef = REF) -> None:
         self.api = api
         self.opened = ExitStack()
         self.clock = SystemClock()
         self.transports = [Transport(Clusters.load(str(api.kubeconfig)).home(), user_agent=name) for name in "ab"]
         self.admin = Client({"": self.transports[1]})
-        self.election = Election(LeaseClient(self.transports[0], REF, field_manager="test"), terms, self.clock)
+        self.election = Election(LeaseClient(self.transports[0], ref, field_manager="test"), terms, self.clock, ref=ref)
 
-    def lead(self) -> Election:
+    def start(self) -> None:
         self.election.start()
         self.opened.callback(self.election.end)
+
+    def lead(self) -> Election:
+        self.start()
         self.election.until_told("taken")
         return self.election
 
@@ -486,8 +492,8 @@ class Elected:
 
 
 @contextmanager
-def elected_on(api: APIServer, terms: Terms = QUICK) -> Iterator[Elected]:
-    made = Elected(api, terms)
+def elected_on(api: APIServer, terms: Terms = QUICK, ref: ObjectRef = REF) -> Iterator[Elected]:
+    made = Elected(api, terms, ref)
     api.clear_requests()
     with made.opened:
         yield made
@@ -534,18 +540,26 @@ def test_one_renewal_that_goes_wrong_is_made_good(elected: Elected, fault: dict[
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [{"do": "FREEZE"}, {"do": "STATUS", "code": 429}, {"do": "STATUS", "code": 503}, {"do": "DENY"}],
-    ids=lambda fault: "-".join(map(str, fault.values())),
+    ("fault", "why"),
+    [
+        ({"do": "FREEZE"}, ""),
+        ({"do": "STATUS", "code": 429}, ": 429 TooManyRequests: injected"),
+        ({"do": "STATUS", "code": 503}, ": 503 ServiceUnavailable: injected"),
+        ({"do": "DENY"}, ": 403 Forbidden: forbidden: injected"),
+    ],
+    ids=["freeze", "429", "503", "deny"],
 )
-def test_a_server_that_does_not_renew_ends_leadership_by_the_deadline(api: APIServer, fault: dict[str, Any]) -> None:
+def test_a_server_that_does_not_renew_ends_leadership_by_the_deadline(
+    api: APIServer, fault: dict[str, Any], why: str
+) -> None:
     """https://github.com/kubernetes/kubernetes/issues/44887"""
     with elected_on(api, Terms(identity="me", lease_duration=2.0, renew_deadline=1.0, retry_period=0.2)) as elected:
         election = elected.lead()
         elected.api.faults().add({"match": ANY, **fault})
 
-        election.until_told("taken", "lease leases.v1.coordination.k8s.io default/l: not renewed within 1 s")
-
+        until(lambda: len(election.told) == 2, "the loss is told")
+        assert election.told[1].startswith("lease leases.v1.coordination.k8s.io default/l: not renewed within 1 s")
+        assert why in election.told[1]
         assert not election.fence.is_open()
 
 
@@ -590,6 +604,30 @@ def test_what_others_wrote_into_the_lease_is_kept(elected: Elected) -> None:
     elected.until_renewed()
     metadata = elected.api.objects("leases.coordination.k8s.io")[0]["metadata"]
     assert (metadata["labels"], metadata["annotations"]) == ({"a": "b"}, {"c": "d"})
+
+
+@pytest.mark.parametrize(
+    ("namespace", "fault", "line"),
+    [
+        ("nowhere", {}, 'create leases.v1.coordination.k8s.io nowhere/l: 404 NotFound: namespaces "nowhere" not found'),
+        ("default", {"verb": "get"}, "get leases.v1.coordination.k8s.io default/l: 403 Forbidden"),
+        ("default", {"verb": "create"}, "create leases.v1.coordination.k8s.io default/l: 403 Forbidden"),
+    ],
+    ids=["no namespace", "no right to read", "no right to create"],
+)
+def test_a_lease_that_cannot_be_had_is_told(
+    api: APIServer, caplog: pytest.LogCaptureFixture, namespace: str, fault: dict[str, Any], line: str
+) -> None:
+    with elected_on(api, ref=ObjectRef(LEASES, namespace, "l")) as elected:
+        if fault:
+            elected.api.faults().add({"match": {**ANY, **fault}, "do": "DENY"})
+        elected.start()
+
+        until(lambda: len(elected.api.requests(resource="leases.coordination.k8s.io")) >= 4, "it is tried again")
+
+        told = [record for record in caplog.records if record.levelno >= logging.WARNING]
+        assert [record.getMessage() for record in told] == ["lease request failed"], "once, not each time"
+        assert line in str(vars(told[0]))
 
 
 def test_a_server_that_is_gone_for_a_moment_ends_nothing() -> None:
