@@ -10,7 +10,6 @@ from typing import Final
 
 from controllers.copier.consent import CrossNamespace
 from controllers.copier.kinds import check_resource_text, is_full_form, is_guarded
-from controllers.copier.readiness import Readiness
 from controllers.copier.reconciler import NAMESPACES, Copier
 from controllers.copier.rules import has_rules
 from controllers.copier.sources import Policy
@@ -107,7 +106,6 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
     # Of several clusters one may not answer, and the others do not wait for it. What a kind's name means in each is told
     # when it is known, and a guarded kind that is not named in full is refused object by object.
     selections = [Selection(text, namespaces=tuple(options.namespace), transform=keep_rules) for text in options.target]
-    targets = [manager.lister(selection, required=False) for selection in selections]
     clock = SystemClock()
     graph = manager.dependency_graph(namespaces=options.namespace)
     copier = Copier(
@@ -115,7 +113,7 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
         events=manager.events,
         graph=graph,
         mapper=manager.mapper,
-        targets=targets,
+        targets=[manager.lister(selection, required=False) for selection in selections],
         namespaces=manager.lister(Selection(NAMESPACES, metadata_only=True), required=False),
         clock=clock,
         policy=Policy(frozenset(options.namespace), CrossNamespace(options.cross_namespace)),
@@ -130,7 +128,6 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
         predicate=concerns_rules,
         required=False,
     )
-    manager.add_ready_check("targets", Readiness(dict(zip(options.target, targets, strict=True)), clusters).problem)
 
 
 def keep_rules(obj: Object) -> Mapping[str, JSON] | None:

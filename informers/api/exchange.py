@@ -93,9 +93,12 @@ def ask(wire: Wire, call: Call, head: bytes, *, timeout: Callable[[], float]) ->
         answer_head, rest = read_head(receive)
     except (OSError, CutError) as error:
         cause = failure or error
-        if isinstance(cause, TimeoutError | CutError) or received:
-            raise cause from None
-        raise _UnansweredError(cause.errno, reason_of(cause)) from error
+        try:
+            if isinstance(cause, TimeoutError | CutError) or received:
+                raise cause from None
+            raise _UnansweredError(cause.errno, reason_of(cause)) from error
+        finally:
+            del cause, failure  # their tracebacks hold this frame: only the garbage collector would free them
     return Answer(wire, answer_head, Body(answer_head, receive, rest, method=call.method))
 
 

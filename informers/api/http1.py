@@ -206,11 +206,12 @@ class _Chunked:
         self.is_complete = False
         self._left = 0  # of the present chunk's data
         self._line = b""  # the part that has come of a framing line; data of no chunk
-        self._step = self._size  # what comes next
+        # What comes next, as a plain function: a bound method would hold the object, and only the collector free both.
+        self._step = _Chunked._size
 
     def take(self, block: bytes, position: int) -> tuple[int, Span | None]:
         """Take one step: the next position, and the data found on the way to it, if any."""
-        return self._step(block, position)
+        return self._step(self, block, position)
 
     def _size(self, block: bytes, position: int) -> tuple[int, Span | None]:
         position, line = self._read_line(block, position)
@@ -221,7 +222,7 @@ class _Chunked:
             msg = "broken chunk framing"
             raise FramingError(msg)
         self._left = int(size, 16)
-        self._step = self._data if self._left else self._trailer
+        self._step = _Chunked._data if self._left else _Chunked._trailer
         if not self._left or position == len(block):
             return position, None
         return self._data(block, position)
@@ -232,9 +233,9 @@ class _Chunked:
         if self._left:
             return end, (block, position, end)
         if block.startswith(b"\r\n", end):  # nearly always: spares a step
-            self._step = self._size
+            self._step = _Chunked._size
             return end + 2, (block, position, end)
-        self._step = self._data_end
+        self._step = _Chunked._data_end
         return end, (block, position, end)
 
     def _data_end(self, block: bytes, position: int) -> tuple[int, Span | None]:
@@ -243,7 +244,7 @@ class _Chunked:
             msg = "broken chunk framing"
             raise FramingError(msg)
         if line is not None:
-            self._step = self._size
+            self._step = _Chunked._size
         return position, None
 
     def _trailer(self, block: bytes, position: int) -> tuple[int, Span | None]:

@@ -12,25 +12,38 @@ from informers.api.http1 import CutError, LineSplitter
 from informers.clock import Clock
 
 
+class Patience:
+    """How long the next byte of a stream may take; see `Stream` for the two limits.
+
+    Stream and connection both hold it. If the connection asked the stream itself, the two would hold each other, and
+    each watch that ended would keep its buffers until the garbage collector came by.
+    """
+
+    __slots__ = ("_clock", "silence", "until")
+
+    def __init__(self, silence: float, until: float, clock: Clock) -> None:
+        self.silence = silence
+        self.until = until
+        self._clock = clock
+
+    def left(self) -> float:
+        """Return the seconds, 0 or less when the time is over."""
+        return min(self.silence, self.until - self._clock.monotonic())
+
+
 class Stream:
     """One answer that goes on: lines as they come. A context manager; for one thread, but for its `Cancel`.
 
     Attributes:
         headers: the answer's headers, names in lower case.
-        silence: seconds without a byte after which `lines()` gives up; may be changed at any time.
-        until: when, on the monotonic clock, `lines()` gives up whatever comes; may be changed at any time.
         has_received: whether any byte of the body has come.
     """
 
-    def __init__(
-        self, answer: Answer, *, silence: float, until: float, clock: Clock, cancel: Cancel, line_limit: int, what: str
-    ) -> None:
+    def __init__(self, answer: Answer, *, patience: Patience, cancel: Cancel, line_limit: int, what: str) -> None:
         self.headers = answer.head.headers
-        self.silence = silence
         self.has_received = False
         self._answer = answer
-        self.until = until
-        self._clock = clock
+        self._patience = patience
         self._cancel = cancel
         self._splitter = LineSplitter(limit=line_limit)
         self._what = what
@@ -60,9 +73,23 @@ class Stream:
         self._cancel.detach()
         self._answer.wire.close()
 
-    def receive_timeout(self) -> float:
-        """Return how long the next byte may take, 0 or less when the time is over."""
-        return min(self.silence, self.until - self._clock.monotonic())
+    @property
+    def silence(self) -> float:
+        """Seconds without a byte after which `lines()` gives up; may be changed at any time."""
+        return self._patience.silence
+
+    @silence.setter
+    def silence(self, seconds: float) -> None:
+        self._patience.silence = seconds
+
+    @property
+    def until(self) -> float:
+        """When, on the monotonic clock, `lines()` gives up whatever comes; may be changed at any time."""
+        return self._patience.until
+
+    @until.setter
+    def until(self, moment: float) -> None:
+        self._patience.until = moment
 
     def __enter__(self) -> Self:
         return self

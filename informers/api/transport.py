@@ -29,7 +29,7 @@ from informers.api.http1 import CutError, build_head
 from informers.api.kept import KeptConnections
 from informers.api.kubeconfig import ClientConfig, is_unicode
 from informers.api.limits import Gate
-from informers.api.streams import Stream
+from informers.api.streams import Patience, Stream
 from informers.clock import Clock, SystemClock
 from informers.logs import Throttle, fields
 from informers.meta.errors import APIError, ConfigError, TransportError, is_too_large, printable
@@ -258,13 +258,14 @@ class Transport:
                 self._log_warnings(response, call)
                 return _checked(response, call)
             retry_after = retry_after_of(response, self.clock)
-            error = error_of(response, call, retry_after)
-            if retry_after is None or not (response.status == 429 or response.status >= 500) or is_too_large(error):
-                raise error
+            if retry_after is None or not (response.status == 429 or response.status >= 500):
+                raise error_of(response, call, retry_after)
             wait = min(retry_after, _LONGEST_RETRY_AFTER)
             repeats += 1
-            if repeats > _REPEATS or self.clock.monotonic() + wait >= deadline:
-                raise error
+            is_last = repeats > _REPEATS or self.clock.monotonic() + wait >= deadline
+            # No variable holds an error: its traceback would hold the variable, and only the garbage collector frees that.
+            if is_last or is_too_large(error_of(response, call, retry_after)):
+                raise error_of(response, call, retry_after)
             if response.status >= 500 and response.status not in NOT_CARRIED_OUT:
                 doubt.cause = OutcomeUnknown(f"answered {response.status} before")
             _log.debug("asked to wait", extra=fields(status=response.status, seconds=wait))
@@ -341,16 +342,16 @@ class Transport:
         is_open = False
         try:
             cancel.attach(wire.shut)
-            stream: Stream | None = None
+            patience = Patience(silence, until, self.clock)
 
             def timeout() -> float:
                 self._kept.close_stale()  # also in a program that only watches
-                return min(silence, self._left(until)) if stream is None else stream.receive_timeout()
+                return patience.left()
 
             answer = ask(wire, call, self._head(call, credential.authorization), timeout=timeout)
             _requests.add(cluster=self.cluster, verb=call.verb, code=str(answer.head.status))
             if answer.head.status != 200:
-                until = min(until, self.clock.monotonic() + _REFUSAL_LIMIT)
+                patience.until = min(until, self.clock.monotonic() + _REFUSAL_LIMIT)
                 data = io.BytesIO()
                 for block, start, end in answer.body.spans():
                     data.write(memoryview(block)[start:end])
@@ -359,15 +360,7 @@ class Transport:
                 return Response(answer.head.status, answer.head.headers, data.getvalue())
             self._log_warnings(Response(200, answer.head.headers, b""), call)
             check_media_type(answer.head.status, answer.head.headers, call)
-            stream = Stream(
-                answer,
-                silence=silence,
-                until=until,
-                clock=self.clock,
-                cancel=cancel,
-                line_limit=self._line_limit,
-                what=call.what,
-            )
+            stream = Stream(answer, patience=patience, cancel=cancel, line_limit=self._line_limit, what=call.what)
             is_open = True
             return stream
         finally:

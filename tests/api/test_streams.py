@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import gc
 import gzip
 import threading
+import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -102,6 +105,35 @@ def test_each_line_comes_as_soon_as_it_is_there(serve: Serve, connect: Connect) 
         assert next(lines) == EVENT
         go_on.set()
         assert list(lines) == [b"2"]
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Have nothing freed but by its last reference going."""
+    gc.disable()
+
+    yield
+
+    gc.enable()
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["clean", "cut"])
+def test_a_stream_that_has_ended_is_freed_with_its_buffers_at_once(
+    ends: bool, serve: Serve, connect: Connect, uncollected: None
+) -> None:
+    """Watches end all the time, and a busy program collects garbage seldom."""
+    transport = connect(serve(chunked(EVENT + b"\n", ends=ends)).url)
+    with open_stream(transport) as stream:
+        lines = stream.lines()
+        next(lines)
+        body = stream._answer.body
+        parts = [weakref.ref(part) for part in (stream, stream._answer.wire, body, body._framing, stream._splitter)]
+        with suppress(ConnectionLost):
+            next(lines, None)
+
+    del stream, lines, body
+
+    assert [part() for part in parts] == [None] * len(parts)
 
 
 @pytest.mark.parametrize("answer", [b'{"kind":"Status","code":410}', b"\n" + EVENT])

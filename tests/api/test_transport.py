@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import logging
 import socket
 import threading
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -257,6 +259,51 @@ def test_answer_cut_in_its_body_is_an_error_and_its_connection_is_not_used_again
     transport.request("GET", "/x", timeout=30)
 
     assert server.accepted == 2
+
+
+def refuses(connection: Connection) -> None:
+    while connection.read():
+        connection.answer({}, status=404)
+
+
+def asks_to_wait(connection: Connection) -> None:
+    while connection.read():
+        connection.answer({}, status=503, headers={"Retry-After": "100"})
+
+
+def hangs_up(connection: Connection) -> None:
+    connection.read()
+
+
+def breaks_off(connection: Connection) -> None:
+    connection.read()
+    connection.send(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("play", [refuses, asks_to_wait, hangs_up, breaks_off])
+def test_an_error_is_freed_as_soon_as_nobody_holds_it(
+    play: Callable[[Connection], None], serve: Serve, connect: Connect
+) -> None:
+    """Its traceback holds all that was at hand, and a busy program collects garbage seldom."""
+    transport = connect(serve(play).url)
+    kept: list[weakref.ref[BaseException]] = []
+
+    def ask() -> None:
+        try:
+            transport.request("GET", "/x", timeout=30)
+        except (APIError, TransportError) as error:
+            found: BaseException | None = error
+            while found is not None:
+                kept.append(weakref.ref(found))
+                found = found.__cause__ or found.__context__
+
+    gc.disable()
+    try:
+        ask()
+        assert kept
+        assert [error() for error in kept] == [None] * len(kept)
+    finally:
+        gc.enable()
 
 
 def test_reset_is_a_lost_connection(serve: Serve, connect: Connect) -> None:

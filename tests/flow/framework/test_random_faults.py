@@ -6,17 +6,14 @@ ones, the long one takes a new seed each time.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import wraps
-from pathlib import Path
-from statistics import linear_regression
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -60,16 +57,6 @@ QUICK = Backoff(0.02, 0.3)
 KINDS = ("configmaps", "secrets", WIDGETS)
 SPACES = ("a", "b")
 NAMES = ("w", "x", "y", "z")
-
-TOKEN_LASTS = 20.0
-KUBECONFIG = """
-apiVersion: v1
-kind: Config
-current-context: churn
-contexts: [{{name: churn, context: {{cluster: churn, user: churn}}}}]
-clusters: [{{name: churn, cluster: {{server: "{server}"}}}}]
-users: [{{name: churn, user: {{tokenFile: "{token}"}}}}]
-"""
 
 Shown = tuple[str, str, str]  # uid, resourceVersion, value
 Objects = Mapping[tuple[str, str], Shown]
@@ -247,10 +234,7 @@ def _serves(server: APIServer, version: str) -> bool:
 class World:
     """A server, a program that follows it and writes to it, and everybody else."""
 
-    def __init__(
-        self, *, views: Sequence[str], options: WatchOptions, kubeconfig: Path | None = None, **server_options: Any
-    ) -> None:
-        """Start everything; the program has credentials of its own if it is given a kubeconfig to fill in."""
+    def __init__(self, *, views: Sequence[str], options: WatchOptions, **server_options: Any) -> None:
         self.opened = ExitStack()
         self.server = self.opened.enter_context(APIServer(**server_options))
         self.client = self.opened.enter_context(open_client(self.server.kubeconfig))
@@ -264,12 +248,7 @@ class World:
         self.put("secrets", "a", "w", "first")
         self.put("configmaps", "a", "w", "first", source="w")
 
-        if kubeconfig is not None:
-            self.token = kubeconfig.with_suffix(".token")
-            self.renew_token()
-            kubeconfig.write_text(KUBECONFIG.format(server=self.server.url, token=self.token))
-        clusters = Clusters.load(str(kubeconfig or self.server.kubeconfig))
-        self.manager = Manager(clusters, name=PROGRAM, watch=options, tune_gc=False)
+        self.manager = Manager(Clusters.load(str(self.server.kubeconfig)), name=PROGRAM, watch=options, tune_gc=False)
         self.watched = [Watched(name, self.manager, self.complaints.append) for name in views]
         self.worker = Worker(self.manager, self.complaints.append)
         self.error: BaseException | None = None
@@ -335,12 +314,6 @@ class World:
         if fault["do"] == "DENY" or fault.get("code") in {403, 404, 405}:
             self.worker.may_be_early = True
         self.faults.add(fault)
-
-    def renew_token(self) -> None:
-        """Give the program another token; the one before it is good for a moment more."""
-        fresh = self.token.with_suffix(".new")
-        fresh.write_text(self.server.add_token(user="program", ttl=TOKEN_LASTS))
-        fresh.replace(self.token)
 
     def _namespaces(self) -> Sequence[str]:
         return [obj["metadata"]["name"] for obj in self.server.objects("namespaces")]
@@ -459,7 +432,6 @@ class Worker:
         self._running: set[ObjectRef] = set()
         self._last: dict[ObjectRef, tuple[str, str]] = {}
         self._written: dict[ObjectRef, tuple[str, str]] = {}
-        self.reconciles = 0
         self.may_be_early = False  # a cache that is refused holds up nobody, so it may not show what was written
         self.controller = manager.add_controller(
             "model",
@@ -485,7 +457,6 @@ class Worker:
     def reconcile(self, request: Request) -> None:
         ref = request.ref
         with self._lock:
-            self.reconciles += 1
             if ref in self._running:
                 self._complain(f"{ref} is with two workers")
             self._running.add(ref)
@@ -785,99 +756,3 @@ def test_in_the_end_every_cache_is_what_the_server_has(log: Log) -> None:
 @pytest.mark.timeout(3600)
 def test_in_the_end_every_cache_is_what_the_server_has_whatever_came(log: Log) -> None:
     play(random.getrandbits(32), log, max_examples=300, stateful_step_count=50)
-
-
-# The same without faults, but for long: what every API server does to those who watch it.
-
-
-class Churn:
-    """Changes, ends of streams, expired history and new tokens, one after the other; and how much memory that takes."""
-
-    def __init__(self, world: World, number: int) -> None:
-        self._world = world
-        self._random = random.Random(number)
-        self._clock = SystemClock()
-        self.changes = 0
-        self.rss: list[tuple[float, int]] = []
-
-    def last(self, seconds: float) -> None:
-        began = self._clock.monotonic()
-        due = {self._cut: 0.3, self._expire: 1.1, self._world.renew_token: 2.0, self._measure: 1.0}
-        at = dict.fromkeys(due, 0.0)
-        tick = threading.Event()
-        while (now := self._clock.monotonic() - began) < seconds:
-            for what, each in due.items():
-                if now >= at[what]:
-                    at[what] = now + each
-                    what()
-            self._change()
-            assert self._world.error is None, self._world.error
-            tick.wait(0.01)
-
-    def _change(self) -> None:
-        choose = self._random.choice
-        kind, space = choose(KINDS), choose(SPACES)
-        name = f"n{self._random.randrange(40)}"
-        self.changes += 1
-        if self._random.random() < 0.2:
-            self._world.delete(kind, space, name)
-        else:
-            text = str(self.changes)
-            self._world.put(kind, space, name, text, colour=choose(["", "red"]), source=choose(["", "n1", "n2"]))
-
-    def _cut(self) -> None:
-        how: Any = self._random.choice(["FIN", "RST"])
-        self._world.faults.close(how, client=f"{PROGRAM}*")
-
-    def _expire(self) -> None:
-        # Kinds that change: on those that do not, history that lasts for a second looks like lists that take too long.
-        kind = self._random.choice(KINDS)
-        self._world.faults.compact(resource=kind)
-        self._world.faults.close("FIN", client=f"{PROGRAM}*", resource=kind)
-
-    def _measure(self) -> None:
-        self._world.server.clear_requests()
-        # The server is in this process, with a thread for each connection; what those leave free in the allocator's
-        # arenas is not what a program needs.
-        with suppress(AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        self.rss.append((self._clock.monotonic(), pages * 4096))
-
-    def growth(self) -> float:
-        """Return by how many bytes a straight line through the second half of the measurements rises."""
-        half = self.rss[len(self.rss) // 2 :]
-        line = linear_regression([at for at, _ in half], [size for _, size in half])
-        return line.slope * (half[-1][0] - half[0][0])
-
-
-@pytest.mark.parametrize(
-    "seconds", [3, pytest.param(1800, marks=[pytest.mark.slow, pytest.mark.timeout(2400)])], ids=["short", "long"]
-)
-def test_churn_with_cuts_expiry_and_new_tokens_leaves_no_trace(seconds: float, log: Log, tmp_path: Path) -> None:
-    for name in ("informers", "controllers"):
-        logging.getLogger(name).setLevel(logging.INFO)
-    options = _options("auto")
-    world = World(
-        views=SEVERAL,
-        options=options,
-        kubeconfig=tmp_path / "kubeconfig",
-        tokens=["everybody-else"],
-        bookmark_every=1.0,
-        history=200,
-    )
-    churn = Churn(world, 1)
-    try:
-        churn.last(seconds)
-        world.check()
-    finally:
-        world.close()
-
-    if seconds > 60:
-        sizes = [size >> 20 for _, size in churn.rss[:: len(churn.rss) // 20]]
-        grown = churn.growth() / 1024
-        told = f"{churn.changes} changes, {world.worker.reconciles} reconciles, RSS {sizes} MiB, in the second half {grown:+.0f} KiB"
-        print(told)  # noqa: T201 - what a long run is for
-        assert grown < 2048, told
-    loud = [line for line in log.lines() if line["level"] == "error" or "traceback" in line]
-    assert not loud, loud[:3]
