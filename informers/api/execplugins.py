@@ -3,7 +3,8 @@
 Arguments and environment are made by the official client's own provider. It does not run it: it would lend the
 program our terminal, put what it says on stderr into errors, and wait for it for ever.
 
-What is surprising: the program's stderr is thrown away, as it may hold what must not be logged.
+What is surprising: the program's stderr is thrown away, as it may hold what must not be logged. And it writes into a
+file rather than a pipe: a pipe ends when all have closed it who were given it, and a program may leave an agent behind.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import re
 import signal
+import tempfile
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Mapping
@@ -19,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from informers.api.kubeconfig import ClientConfig, ExecPlugin, is_token
 from informers.meta.errors import ConnectError, printable
@@ -60,7 +62,7 @@ class PluginRun:
         self._lock = threading.Lock()  # guards _process and _is_killed
         self._process: subprocess.Popen[bytes] | None = None
         self._is_killed = False
-        # A daemon: what the program has started may keep its output open for longer than anybody wants to wait.
+        # A daemon: not even a killed program has to end, while the system does something for it.
         self._thread = threading.Thread(target=self._run, name="exec-plugin", daemon=True)
 
     def start(self) -> None:
@@ -91,16 +93,20 @@ class PluginRun:
         self._ended(self, outcome)
 
     def _credential(self) -> ExecCredential:
+        args, environment = command_of(self._config, self._plugin)
+        with _unnamed_file() as output:
+            return self._answered(args, environment, output)
+
+    def _answered(self, args: list[str], environment: Mapping[str, str], output: IO[bytes]) -> ExecCredential:
         import subprocess  # for who has a plugin only
 
-        args, environment = command_of(self._config, self._plugin)
         try:
             # A session of its own has no terminal that a password could be asked for on.
             process = subprocess.Popen(  # noqa: S603 - running it is what the kubeconfig asks for
                 args,
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                stdout=output,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
@@ -111,8 +117,7 @@ class PluginRun:
             is_killed = self._is_killed
         if is_killed:
             _kill(process)
-        with process:
-            output, _ = process.communicate()
+        process.wait()
         with self._lock:
             self._process = None
         if process.returncode < 0:
@@ -120,7 +125,9 @@ class PluginRun:
         if process.returncode:
             raise self._failed(f"ended with status {process.returncode}; run it by hand to see what it says")
         try:
-            return read_credential(output, self._plugin.api_version)
+            # Not `read`: the file's position is shared with all that still write.
+            answer = os.pread(output.fileno(), os.fstat(output.fileno()).st_size, 0)
+            return read_credential(answer, self._plugin.api_version)
         except ValueError as error:
             raise self._failed(str(error)) from None
 
@@ -133,6 +140,13 @@ class PluginRun:
 
     def _failed(self, why: str) -> ConnectError:
         return ConnectError(f"{name_of(self._config)}: {why}")
+
+
+def _unnamed_file() -> IO[bytes]:
+    """Open a file that nobody else can find; in memory where the system can, as a token is on no disk then."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("exec-plugin"), "w+b")
+    return tempfile.TemporaryFile()
 
 
 def name_of(config: ClientConfig) -> str:

@@ -6,6 +6,7 @@ import base64
 import json
 import logging
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -294,6 +295,25 @@ def test_program_that_fails_is_told_by_its_status_and_nothing_that_it_said(
         get(connect(program.config(serve(Guarded()).url)))
 
     assert S3CRET not in f"{raised.value!r} {caplog.text} {[vars(record) for record in caplog.records]}"
+
+
+def test_program_that_leaves_an_agent_behind_has_answered_when_it_ends(
+    serve: Serve, connect: Connect, program: Program
+) -> None:
+    program.script(f"sleep 600 & echo $! > {program.folder}/agent; cat {program.folder}/answer")
+    server = serve(Guarded("one"))
+
+    try:
+        assert get(connect(program.config(server.url))).status == 200
+    finally:
+        os.kill(int((program.folder / "agent").read_text()), signal.SIGKILL)
+
+
+def test_long_answer_is_read_whole(serve: Serve, connect: Connect, program: Program) -> None:
+    program.says(token="one", note="x" * 300_000)
+    server = serve(Guarded("one"))
+
+    assert get(connect(program.config(server.url))).status == 200
 
 
 def test_program_that_is_not_there_is_told_with_the_hint(serve: Serve, connect: Connect, program: Program) -> None:
