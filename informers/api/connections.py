@@ -326,7 +326,7 @@ class Wire:
     def receive(self, timeout: float) -> bytes:
         """Return what has come, waiting up to `timeout` seconds for the first byte; `b""` at the end."""
         self._sock.settimeout(_positive(timeout))
-        return self._sock.recv(_BLOCK)
+        return _received(self._sock)
 
     def is_readable(self) -> bool:
         """Tell whether a read would return at once: bytes, the end, or an error."""
@@ -351,12 +351,12 @@ class _InnerTLS:
         sent: int = self._run(lambda: self._tls.write(data))
         return sent
 
-    def recv(self, size: int) -> bytes:
+    def recv_into(self, buffer: memoryview) -> int:
         try:
-            data: bytes = self._run(lambda: self._tls.read(size))
+            size: int = self._run(lambda: self._tls.read(len(buffer), buffer))
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
-            return b""
-        return data
+            return 0
+        return size
 
     def settimeout(self, seconds: float | None) -> None:
         self.outer.settimeout(seconds)
@@ -373,7 +373,7 @@ class _InnerTLS:
                 result = step()
             except ssl.SSLWantReadError:
                 self._flush()
-                if block := self.outer.recv(_BLOCK):
+                if block := _received(self.outer):
                     self._incoming.write(block)
                 else:
                     self._incoming.write_eof()
@@ -388,6 +388,26 @@ class _InnerTLS:
 
 
 _Socket = socket.socket | ssl.SSLSocket | _InnerTLS
+
+
+class _Buffer(threading.local):
+    """Where a thread receives."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(_BLOCK))
+
+
+_buffer: Final = _Buffer()
+
+
+def _received(sock: _Socket) -> bytes:
+    """Receive, and copy what came. `recv()` cuts a block of full size down to what came.
+
+    The rest of that block is then a gap just too small for the next one: memory of a program that follows changes
+    would grow for hours, most of it gaps.
+    """
+    size = sock.recv_into(_buffer.view)
+    return bytes(_buffer.view[:size])
 
 
 def _shut(sock: _Socket) -> None:

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import gc
 import gzip
+import socket
 import threading
+import tracemalloc
 import weakref
 import zlib
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ import pytest
 
 from informers import metrics
 from informers.api.calls import Cancel, LineTooLong
+from informers.api.connections import Wire
 from informers.api.streams import Stream
 from informers.api.transport import Transport
 from informers.meta.errors import (
@@ -134,6 +137,26 @@ def test_a_stream_that_has_ended_is_freed_with_its_buffers_at_once(
     del stream, lines, body
 
     assert [part() for part in parts] == [None] * len(parts)
+
+
+def test_what_comes_takes_as_much_memory_as_it_is_long() -> None:
+    """A block of full size that is cut down leaves a gap that the next one does not fit into."""
+    near, far = socket.socketpair()
+    with near, far:
+        wire = Wire(near, "")
+        far.sendall(EVENT)
+        wire.receive(30)
+        far.sendall(EVENT)
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            assert wire.receive(30) == EVENT
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        wire.close()
+
+    assert most - before < 4096
 
 
 @pytest.mark.parametrize("answer", [b'{"kind":"Status","code":410}', b"\n" + EVENT])

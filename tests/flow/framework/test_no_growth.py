@@ -29,8 +29,12 @@ SPACES = ("a", "b")
 WIDGETS = "widgets.example.com"
 KINDS = {"configmaps": ("v1", "ConfigMap"), "secrets": ("v1", "Secret"), WIDGETS: ("example.com/v1", "Widget")}
 TOKEN_LASTS = 60.0
+# What a line through the second half of half an hour may rise by. Memory comes in pages, and Python's allocator asks for
+# an arena of 1 MiB at a time, so less than one is noise; and it is 25 bytes for each change, 300 for each time that
+# all streams are cut. What is looked at in the middle of work goes up and down: by 200 objects and by 4 files.
 GROWTH = 1 << 20
-MORE = 3000
+MORE_OBJECTS = 3000
+MORE_FILES = 8
 KUBECONFIG = """
 apiVersion: v1
 kind: Config
@@ -340,9 +344,9 @@ def test_churn_with_cuts_expiry_and_new_tokens_leaves_no_trace(seconds: float, p
     if seconds > 60:
         print(churn.table())  # noqa: T201 - what a long run is for
         assert churn.drift(lambda sizes: sizes.rss) < GROWTH, churn.table()
-        assert churn.drift(lambda sizes: sizes.objects) < MORE, churn.table()
+        assert churn.drift(lambda sizes: sizes.objects) < MORE_OBJECTS, churn.table()
         assert {sizes.threads for sizes in churn.sizes} == {churn.sizes[0].threads}, churn.table()
-        assert abs(churn.drift(lambda sizes: sizes.fds)) < 3, churn.table()
+        assert churn.drift(lambda sizes: sizes.fds) < MORE_FILES, churn.table()
         program.until(lambda: churn.fds() <= churn.sizes[0].fds, "idle connections are closed", timeout=PATIENCE)
     program.signal(signal.SIGTERM)
     assert program.wait(PATIENCE) == 0, program.tail()
