@@ -215,7 +215,7 @@ class Manager:
                 mapper,
                 options=watch or WatchOptions(),
                 clock=self.clock,
-                on_thread_death=partial(self._reflector_died, cluster),
+                on_thread_death=self._reflector_died,
             )
         self.events = EventRecorder(
             self.client,
@@ -652,8 +652,8 @@ class Manager:
             self._dead = (*self._dead, name)
         self._inbox.put(_ThreadEnded(name, error))
 
-    def _reflector_died(self, cluster: str, error: BaseException) -> None:
-        name = f"reflector/{cluster}" if cluster else "reflector"
+    def _reflector_died(self, error: BaseException) -> None:
+        name = threading.current_thread().name  # it is the one that dies
         with self._lock:
             self._dead = (*self._dead, name)
         self._inbox.put(_ThreadEnded(name, error))

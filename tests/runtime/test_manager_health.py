@@ -14,6 +14,7 @@ from urllib.request import urlopen
 import pytest
 
 from informers import GVR, Clusters, HTTPOptions, Manager, Request, Stop
+from informers.cache.reflector import Reflector
 from informers.testing.apiserver import APIServer
 
 CONFIGMAPS = GVR("", "v1", "configmaps")
@@ -145,6 +146,32 @@ def test_a_dead_thread_is_not_live_until_the_process_has_ended(api: APIServer) -
         assert program.get("/readyz")[1].splitlines()[0] == "[-]shutdown failed: stopping"
         may_end.set()
     assert isinstance(program.error, LookupError)
+
+
+def test_a_reflector_that_dies_ends_the_process_and_is_told_by_name(
+    api: APIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def hold(_: Request) -> None:
+        begun.set()
+        may_end.wait(PATIENCE)
+
+    def die(*_: object) -> None:
+        raise SystemExit
+
+    program = Program(api.kubeconfig, shutdown_grace=60.0)
+    program.manager.add_controller("c", hold, primary=CONFIGMAPS)
+    program.manager.client.create(CONFIGMAPS, {"metadata": {"name": "x"}}, namespace="default", field_manager="test")
+    monkeypatch.setattr(Reflector, "_after_clean_end", die)
+
+    with program.running():
+        assert begun.wait(PATIENCE)
+        api.faults().close("FIN", resource="configmaps")
+        until(lambda: program.get("/livez")[0] == 503, "not live")
+        assert program.get("/livez")[1].splitlines()[0] == "[-]thread reflector/configmaps failed: ended"
+        may_end.set()
+    assert str(program.error) == "reflector/configmaps ended, though nobody had asked it to"
 
 
 def test_checks_of_the_program_are_asked(api: APIServer) -> None:
