@@ -29,6 +29,7 @@ from informers.api.kubeconfig import (
 )
 from informers.logs import fields
 from informers.meta.errors import ConfigError, printable
+from informers.meta.options import is_whole_number
 
 _log = logging.getLogger(__name__)
 
@@ -46,10 +47,16 @@ class Limits:
     burst: int = 0
 
     def __post_init__(self) -> None:
+        whole = "a whole number, "
         for name, value, fits, wanted in (
-            ("max_inflight", self.max_inflight, self.max_inflight >= 1, "1 or more"),
+            (
+                "max_inflight",
+                self.max_inflight,
+                is_whole_number(self.max_inflight, least=1),
+                whole + "1 or more",
+            ),
             ("qps", self.qps, 0 <= self.qps < float("inf"), "0 (no limit) or more"),
-            ("burst", self.burst, self.burst >= 0, "0 or more"),
+            ("burst", self.burst, is_whole_number(self.burst, least=0), whole + "0 or more"),
         ):
             if not fits:
                 msg = f"{name} is {value}, want {wanted}"

@@ -20,6 +20,7 @@ from informers.cache.store import Delta, Handle, Handler
 from informers.clock import Clock, SystemClock
 from informers.meta.errors import ConfigError, InformersError, NotSyncedError
 from informers.meta.objects import Object
+from informers.meta.options import is_whole_number
 from informers.meta.resources import GVR, ObjectRef, Resource
 
 Wake: TypeAlias = Callable[[Sequence[ObjectRef], int], None]
@@ -178,8 +179,8 @@ class DependencyGraph:
         wide: int = 100,
         clock: Clock | None = None,
     ) -> None:
-        if wide < 1:
-            msg = f"dependency graph: wide: want at least 1, got {wide!r}"
+        if not is_whole_number(wide, least=1):
+            msg = f"dependency graph: wide: want a whole number over 0, got {wide!r}"
             raise ConfigError(msg)
         self._factories = dict(factories)
         self._over = tuple(over)

@@ -26,6 +26,7 @@ from informers.backoff import Backoff
 from informers.cache.scanning import elements, members
 from informers.meta.errors import APIError, ConfigError, InformersError, api_error, is_expired
 from informers.meta.objects import JSON, Envelope, Metadata, Object
+from informers.meta.options import is_whole_number
 from informers.meta.resources import GVR
 from informers.meta.selectors import parse_fields, parse_labels
 
@@ -82,8 +83,8 @@ class Selection:
         object.__setattr__(self, "namespaces", tuple(dict.fromkeys(self.namespaces)))
         parse_labels(self.label_selector)
         parse_fields(self.field_selector)
-        if self.page_size is not None and not self.page_size >= 1:
-            msg = f"Selection: page_size: want at least 1, got {self.page_size!r}"
+        if self.page_size is not None and not is_whole_number(self.page_size, least=1):
+            msg = f"Selection: page_size: want a whole number over 0, got {self.page_size!r}"
             raise ConfigError(msg)
         if self.max_staleness is not None and not self.max_staleness > 0:
             msg = f"Selection: max_staleness: want more than 0 seconds, got {self.max_staleness!r}"
@@ -126,8 +127,18 @@ class WatchOptions:
             msg = f"WatchOptions: initial: want one of {', '.join(get_args(Initial))}, got {self.initial!r}"
             raise ConfigError(msg)
         if self.page_size is not None:
-            _check_option("page_size", self.page_size, wanted="at least 1", holds=self.page_size >= 1)
-        _check_option("first_syncs", self.first_syncs, wanted="at least 1", holds=self.first_syncs >= 1)
+            _check_option(
+                "page_size",
+                self.page_size,
+                wanted="a whole number over 0",
+                holds=is_whole_number(self.page_size, least=1),
+            )
+        _check_option(
+            "first_syncs",
+            self.first_syncs,
+            wanted="a whole number over 0",
+            holds=is_whole_number(self.first_syncs, least=1),
+        )
         check = self.progress_check
         _check_option("progress_check", check, wanted="0 or more seconds", holds=0 <= check < math.inf)
         _check_option("idle_stop", self.idle_stop, wanted="more than 0 seconds", holds=self.idle_stop > 0)

@@ -38,6 +38,7 @@ from informers.meta.errors import (
     TransportError,
 )
 from informers.meta.objects import Object, OwnerReference
+from informers.meta.options import is_whole_number
 from informers.meta.resources import GVR, ObjectRef
 from informers.runtime.gate import Gate, Registered, Syncing
 from informers.runtime.ownwrites import Followed, OwnWrites
@@ -140,7 +141,12 @@ class Options:
     resync: float = 0.0
 
     def __post_init__(self) -> None:
-        _check("workers", self.workers, wanted="a whole number over 0", holds=self.workers >= 1)
+        _check(
+            "workers",
+            self.workers,
+            wanted="a whole number over 0",
+            holds=is_whole_number(self.workers, least=1),
+        )
         _check(
             "timeout", self.timeout, wanted="seconds over 0, or None", holds=self.timeout is None or self.timeout > 0
         )

@@ -412,10 +412,12 @@ def test_outside_a_pod_in_cluster_is_a_context_like_others(write: Write) -> None
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"max_inflight": 0}, "max_inflight is 0, want 1 or more"),
+        ({"max_inflight": 0}, "max_inflight is 0, want a whole number, 1 or more"),
         ({"qps": -1.0}, "qps is -1.0, want 0"),
         ({"qps": float("nan")}, "qps is nan"),
         ({"burst": -1}, "burst is -1"),
+        ({"burst": 2.5}, "burst is 2.5, want a whole number"),
+        ({"max_inflight": float("inf")}, "max_inflight is inf, want a whole number"),
     ],
 )
 def test_limit_out_of_range_is_named_with_its_value(limits: dict[str, Any], message: str) -> None:

@@ -123,6 +123,12 @@ def test_only_those_who_depend_on_it_are_woken_by_a_change(factory: InformerFact
     assert woken.wait(3) == [(["a"], 0), (["a", "b"], 0), (["a"], 0)]
 
 
+@pytest.mark.parametrize("wide", [0, float("nan"), 2.5])
+def test_how_many_are_many_is_a_whole_number(factory: InformerFactory, wide: Any) -> None:
+    with pytest.raises(ConfigError, match=f"wide: want a whole number over 0, got {wide!r}"):
+        graph_of(factory, wide=wide)
+
+
 def test_a_source_with_many_dependents_wakes_them_at_a_low_priority(
     factory: InformerFactory, server: FakeServer
 ) -> None:

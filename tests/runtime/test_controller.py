@@ -452,7 +452,13 @@ def test_only_what_is_required_is_waited_for(world: World, required: bool) -> No
 
 @pytest.mark.parametrize(
     ("options", "told"),
-    [({"workers": 0}, "workers"), ({"timeout": 0}, "timeout"), ({"resync": 0.5}, "resync"), ({"resync": -1}, "resync")],
+    [
+        ({"workers": 0}, "workers"),
+        ({"workers": 2.5}, "workers"),
+        ({"timeout": 0}, "timeout"),
+        ({"resync": 0.5}, "resync"),
+        ({"resync": -1}, "resync"),
+    ],
 )
 def test_a_bad_option_is_named(options: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=f"{told}: want .*, got"):
