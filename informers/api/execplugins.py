@@ -13,7 +13,6 @@ import json
 import os
 import re
 import signal
-import tempfile
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Mapping
@@ -146,6 +145,8 @@ def _unnamed_file() -> IO[bytes]:
     """Open a file that nobody else can find; in memory where the system can, as a token is on no disk then."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("exec-plugin"), "w+b")
+    import tempfile  # costs memory in each process, and most have no program to ask
+
     return tempfile.TemporaryFile()
 
 

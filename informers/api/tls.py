@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import ssl  # noqa: TID251 - one of the two modules that know TLS
-import tempfile
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -192,6 +191,8 @@ def _load_client_certificate(context: ssl.SSLContext, config: ClientConfig) -> N
         if not (config.cert_data or config.key_data):
             _load_chain(context, config.cert_file, config.key_file)
             return
+        import tempfile  # costs memory in each process, and in a pod there is no client certificate
+
         with tempfile.TemporaryDirectory(prefix="kube-informers-") as folder:
             cert = _as_file(config.cert_data, config.cert_file, Path(folder) / "cert")
             key = _as_file(config.key_data, config.key_file, Path(folder) / "key")

@@ -468,6 +468,12 @@ class Reflector:
         self._learn_kind(cancel)
         self._pulse.expect(LIST_TIMEOUT)
         replacement = self._writer.replacement()
+        list_rv = self._collect_pages(rv, replacement, cancel, turn)
+        # Nothing of the answer is alive any more here, so that it is not in memory beside what handlers make of it.
+        self._take_over(replacement, list_rv, is_newest=not rv or self._page_size is not None, started=started)
+
+    def _collect_pages(self, rv: str, replacement: Replacement, cancel: Cancel, turn: Turn | None) -> str:
+        """Ask for the list and keep what is in it; return the list's version."""
         list_rv = ""
         for page in self._listwatch.pages(rv=rv, cancel=cancel, page_size=self._page_size, paged=self._is_paged):
             self._see()
@@ -485,7 +491,7 @@ class Reflector:
                 envelope = self._usable(item)
                 if envelope is not None:
                     self._collect(replacement, item, envelope)
-        self._take_over(replacement, list_rv, is_newest=not rv or self._page_size is not None, started=started)
+        return list_rv
 
     def _take_over(self, replacement: Replacement, rv: str, *, is_newest: bool, started: float) -> None:
         """Swap in what is there, and tell of it."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -132,6 +133,30 @@ def test_what_is_there_and_what_comes_is_in_the_store_and_told(factory: Informer
     assert names(informers) == ["a"]
     assert informers.state() == "watching"
     assert informers.stores()[0].rv() == str(server.rv)
+
+
+def test_a_list_is_gone_from_memory_when_handlers_are_told_of_it(factory: InformerFactory, server: FakeServer) -> None:
+    objects = [server.put(name) for name in "ab"]
+    pages = [server.list_body(objects[:1], "102", token="more"), server.list_body(objects[1:], "102")]
+    server.list_faults.extend(pages)
+    is_watched = threading.Event()
+
+    def version() -> bytes:
+        assert is_watched.wait(60)
+        return b'{"major":"1","minor":"33"}'
+
+    server.version = version
+    references: list[int] = []
+    unused = [bytes(range(10))]
+
+    informers = follow(factory)
+    informers.add_handler(lambda _: references.extend(sys.getrefcount(page) for page in pages))
+    is_watched.set()
+    server.wait_stream()
+
+    assert names(informers) == ["a", "b"]
+    (alone,) = [sys.getrefcount(each) for each in unused]
+    assert references == [alone] * 4
 
 
 def test_requests_carry_what_keeps_quiet_kinds_alive(factory: InformerFactory, server: FakeServer) -> None:
