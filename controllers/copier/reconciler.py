@@ -217,7 +217,6 @@ class Copier:
             return Result()
         changed = [turn for turn in turns if draft.changes(turn)]
         self._report(target, memory, [turn for turn in turns if not draft.changes(turn)], draft.outcomes)
-        self._warn_base64(target, whom, turns, draft.outcomes, memory)
         if not changed:
             _log.debug("in sync", extra=fields(target=str(target.ref)))
             return self._next_look(turns, memory)
@@ -229,6 +228,7 @@ class Copier:
         except BusyError as busy:
             return Result(requeue_after=busy.retry_after)
         self._report(target, memory, changed, draft.outcomes)
+        self._warn_base64(target, whom, changed, draft.outcomes, memory)
         return self._next_look(turns, memory)
 
     # --- telling -------------------------------------------------------------------------------------------------
@@ -248,10 +248,11 @@ class Copier:
     def _warn_base64(
         self, target: Object, whom: Target, turns: Iterable[Turn], outcomes: Mapping[str, Outcome], memory: Memory
     ) -> None:
+        """Tell of base64 text where it was written just now; what has stood there since long ago is told no more."""
         for turn in turns:
             if turn.found is None or turn.error is not None or turn.identity in memory.warned:
                 continue
-            if turn.id in outcomes and is_raw_base64(turn.found, outcomes[turn.id].place, whom):
+            if is_raw_base64(turn.found, outcomes[turn.id].place, whom):
                 memory.warned.add(turn.identity)
                 warn_base64(self.events, target, turn.id)
 

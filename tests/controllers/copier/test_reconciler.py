@@ -1122,6 +1122,26 @@ def test_raw_base64_is_copied_with_a_warning_said_once(world: World) -> None:
     assert sorted(world.reasons()) == ["Base64Value", "Copied"]
 
 
+def test_raw_base64_that_was_there_already_is_not_told_of(world: World) -> None:
+    world.put(SECRETS, "a", "s", data={"k": "aHVudGVyMg=="})
+    target = world.target({"replace-data.k": "secret:s:data.k"}, data={"k": "aHVudGVyMg=="})
+
+    world.look(target)
+
+    assert world.patches == []
+    assert world.reasons() == []
+
+
+def test_raw_base64_that_could_not_be_written_is_not_told_of(world: World) -> None:
+    world.put(SECRETS, "a", "s", data={"k": "aHVudGVyMg=="})
+    target = world.target({"replace-data.k": "secret:s:data.k"})
+    world.answers = [refused(422)]
+
+    world.look(target)
+
+    assert world.reasons() == ["Invalid"]
+
+
 @pytest.mark.parametrize("rule", ["secret:s:data.k", "secret:s:data", "configmap:s:data.k"])
 def test_between_kinds_that_speak_base64_and_for_whole_maps_there_is_no_warning(world: World, rule: str) -> None:
     world.put(SECRETS, "a", "s", data={"k": "aHVudGVyMg=="})

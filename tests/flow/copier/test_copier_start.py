@@ -118,3 +118,18 @@ def test_a_server_that_is_not_there_yet_is_waited_for(story: Story) -> None:
     story.until(lambda: story.content(role)["metadata"].get("labels") == {"x": "y"}, "written, as it is named in full")
     program.stop()
     story.remove(role)
+
+
+def test_a_restart_in_sync_tells_nothing_of_what_was_copied_long_ago(story: Story) -> None:
+    story.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"k": "dg=="}})
+    story.configmap("t", rules={"replace-data.k": "secret:s:data.k"})
+    first = story.start("--target=configmap")
+    story.until(lambda: set(story.reasons("t")) == {"Base64Value", "Copied"}, "reported")
+    first.stop()
+    before = sorted(story.reasons("t")), story.patches()
+
+    again = story.start("--target=configmap")
+    story.until(lambda: again.targets_of("in sync"), "the restarted copier has looked")
+    again.stop()
+
+    assert (sorted(story.reasons("t")), story.patches()) == before
