@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import signal
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -27,6 +29,7 @@ import controllers
 import informers  # its names are resolved when they are used, so that a signal is heard before they are loaded
 
 _DISTRIBUTION: Final = "kube-informers"
+_TIMES: Final = re.compile(r"lease_duration|renew_deadline|retry_period")  # options whose flags are called alike
 
 _log = logging.getLogger("controllers")  # this module may be called `__main__`
 
@@ -40,8 +43,9 @@ def main(words: Sequence[str] | None = None) -> int:
     if words and words[0] in {"-h", "-help", "--help"}:
         sys.stdout.write(_overview(names))
         return 0
-    found = f'want the name of a controller, got "{words[0]}"' if words else "want the name of a controller"
-    sys.stderr.write(f'controllers: {found}\ncontrollers: run "python -m controllers --help" for all names\n')
+    wanted = f"want the name of a controller, one of {', '.join(names)}"
+    found = f'{wanted}, got "{words[0]}"' if words else wanted
+    sys.stderr.write(f'controllers: {found}\ncontrollers: run "python -m controllers --help" for what they do\n')
     return 2
 
 
@@ -80,7 +84,10 @@ def _stoppable() -> Iterator[None]:
 
 
 def _run(name: str, words: Sequence[str]) -> int:
-    module = import_module(f"controllers.{name}")
+    try:
+        module = _load(name)
+    except informers.ConfigError as error:
+        return _end("controllers", error, status=2)
     if not hasattr(module, "setup"):
         sys.stderr.write(f"controllers: {name}: want a function setup(manager, options) in the module, found none\n")
         return 2
@@ -104,9 +111,24 @@ def _run(name: str, words: Sequence[str]) -> int:
     return 0
 
 
+def _load(name: str) -> ModuleType:
+    """Import a controller. Raises `ConfigError` that says what is wrong with its file, and where."""
+    try:
+        return import_module(f"controllers.{name}")
+    except SyntaxError as error:
+        cause, where = error.msg, f"{error.filename}:{error.lineno}"
+    except Exception as error:  # noqa: BLE001 - a file may do anything, and must not take the others with it
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        cause, where = f"{type(error).__name__}: {error}", f"{last.filename}:{last.lineno}"
+    msg = f"{name}: cannot be loaded: {cause} ({where})"
+    raise informers.ConfigError(msg)
+
+
 def parse_arguments(module: ModuleType, program: str, words: Sequence[str]) -> argparse.Namespace:
     """Read a controller's command line; `SystemExit` for `--help`, `--version` and usage errors."""
-    parser = informers.FlagParser(program, description=_first_line(module))
+    # What is shown must be what works when it is typed: only a program of its own is called by its name alone.
+    called = program if hasattr(module, "PROGRAM") else f"python -m controllers {program}"
+    parser = informers.FlagParser(called, description=_first_line(module))
     parser.add_argument("--version", action="version", version=f"{program} {version(_DISTRIBUTION)}")
     if hasattr(module, "add_arguments"):
         module.add_arguments(parser)
@@ -149,11 +171,12 @@ def election(program: str, options: Mapping[str, Any]) -> informers.LeaderElecti
         for name in ("lease_duration", "renew_deadline", "retry_period")
         if (flag := f"leader_elect_{name}") in options
     }
-    return informers.LeaderElection(
-        options.get("leader_elect_resource_name") or program.lower().replace("_", "-"),
-        options.get("leader_elect_resource_namespace") or "",
-        **known,
-    )
+    name = options.get("leader_elect_resource_name") or program.lower().replace("_", "-")
+    try:
+        return informers.LeaderElection(name, options.get("leader_elect_resource_namespace") or "", **known)
+    except informers.ConfigError as error:
+        msg = _TIMES.sub(lambda time: f"--leader-elect-{time[0].replace('_', '-')}", str(error))
+        raise informers.ConfigError(msg.removeprefix("LeaderElection: ")) from None
 
 
 def _http_options(options: Mapping[str, Any]) -> informers.HTTPOptions | None:
@@ -171,8 +194,15 @@ def _end(program: str, error: informers.InformersError, *, status: int) -> int:
 
 def _overview(names: Sequence[str]) -> str:
     width = max(map(len, names), default=0)
-    lines = [f"  {name:<{width}}  {_first_line(import_module(f'controllers.{name}'))}" for name in names]
+    lines = [f"  {name:<{width}}  {_summary(name)}" for name in names]
     return "\n".join(["usage: python -m controllers NAME [FLAGS]", "", "controllers:", *lines, ""])
+
+
+def _summary(name: str) -> str:
+    try:
+        return _first_line(_load(name))
+    except informers.ConfigError as error:
+        return " ".join(str(error).removeprefix(f"{name}: ").split())
 
 
 def _first_line(module: ModuleType) -> str:

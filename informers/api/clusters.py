@@ -292,6 +292,9 @@ class _Contexts:
         if not context:
             msg = "context: want a name, found nothing"
             raise ConfigError(msg)
+        if context == _POD and context not in self._names:
+            msg = f"context {_POD!r}: this is no pod ({missing_in_cluster()}), and no context is named so"
+            raise ConfigError(msg)
         return self._needed(f"context {printable(context, limit=80)!r}").client_config(context)
 
     def _needed(self, what: str) -> Kubeconfig:

@@ -407,6 +407,8 @@ def test_outside_a_pod_in_cluster_is_a_context_like_others(write: Write) -> None
     content = several({"in-cluster": ("https://named-so", "t")})
 
     assert Clusters.load(write(content), contexts=["in-cluster"]).config().server == "https://named-so"
+    with pytest.raises(ConfigError, match=r"context 'in-cluster': this is no pod \(.+\), and no context is named so"):
+        Clusters.load(write(THREE), contexts=["in-cluster"])
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import controllers
 import informers
 from controllers import copier
 from controllers.__main__ import election, find_names, main, parse_arguments, run
@@ -161,7 +162,16 @@ def test_controllers_are_listed_with_their_first_line(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize("words", [[], ["no-such"], ["__main__"]])
 def test_an_unknown_controller_is_a_usage_error(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     assert main(words) == 2
-    assert "want the name of a controller" in capsys.readouterr().err
+    assert "want the name of a controller, one of copier" in capsys.readouterr().err
+
+
+def test_a_controller_that_is_no_program_of_its_own_shows_how_it_is_called(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_arguments(ModuleType("controllers.one_more"), "one_more", ["--no-such"])
+    assert 'run "python -m controllers one_more --help"' in capsys.readouterr().err
+
+    options = parse_arguments(ModuleType("controllers.one_more"), "one_more", [])
+    assert options.leader_elect_resource_name == "one-more"
 
 
 def test_a_kubeconfig_that_cannot_be_read_is_one_line_and_status_2(tmp_path: Path) -> None:
@@ -211,6 +221,38 @@ sys.exit(run("odd", ["--kubeconfig={embedded.kubeconfig}"]))
 
 
 @pytest.mark.parametrize(
+    ("content", "cause", "line"),
+    [
+        ("def setup(", "'(' was never closed", 1),
+        ("\nfrom informers import Nothing", "ImportError: cannot import name 'Nothing' from 'informers'", 2),
+    ],
+)
+def test_a_file_that_cannot_be_loaded_is_one_line_and_hides_no_other(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    content: str,
+    cause: str,
+    line: int,
+) -> None:
+    broken = tmp_path / "broken_one.py"
+    broken.write_text(content)
+    monkeypatch.setattr("controllers.__path__", [*controllers.__path__, str(tmp_path)])
+
+    assert main(["broken_one"]) == 2
+
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith(f"controllers: broken_one: cannot be loaded: {cause}")
+    assert told.endswith(f"({broken}:{line})")
+
+    assert main(["--help"]) == 0
+
+    listed = capsys.readouterr().out
+    assert f"broken_one  cannot be loaded: {cause}" in listed
+    assert f"copier      {(copier.__doc__ or '').splitlines()[0]}" in listed
+
+
+@pytest.mark.parametrize(
     ("words", "in_pod", "elects"),
     [
         ([], False, False),
@@ -256,7 +298,9 @@ def test_times_of_an_election_that_do_not_fit_are_one_line_and_status_2(embedded
 
     assert ended.returncode == 2
     (line,) = [one for one in ended.stderr.splitlines() if not one.startswith("{")]
-    assert "LeaderElection: renew_deadline: want seconds, less than lease_duration (15), got 20.0" in line
+    assert line == (
+        "k8s-copier: --leader-elect-renew-deadline: want seconds, less than --leader-elect-lease-duration (15), got 20.0"
+    )
 
 
 def test_a_console_script_of_this_name_is_installed() -> None:
