@@ -10,6 +10,7 @@ from typing import Final
 
 from controllers.copier.consent import CrossNamespace
 from controllers.copier.kinds import check_resource_text, is_full_form, is_guarded
+from controllers.copier.readiness import why_unready
 from controllers.copier.reconciler import NAMESPACES, Copier
 from controllers.copier.rules import has_rules
 from controllers.copier.sources import Policy
@@ -106,6 +107,10 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
     # Of several clusters one may not answer, and the others do not wait for it. What a kind's name means in each is told
     # when it is known, and a guarded kind that is not named in full is refused object by object.
     selections = [Selection(text, namespaces=tuple(options.namespace), transform=keep_rules) for text in options.target]
+    listers = [manager.lister(selection, required=False) for selection in selections]
+    targets = dict(zip(options.target, listers, strict=True))
+    mappers = {cluster: manager.mapper(cluster) for cluster in clusters}
+    manager.add_ready_check("targets", lambda: why_unready(targets, mappers))
     clock = SystemClock()
     graph = manager.dependency_graph(namespaces=options.namespace)
     copier = Copier(
@@ -113,7 +118,7 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
         events=manager.events,
         graph=graph,
         mapper=manager.mapper,
-        targets=[manager.lister(selection, required=False) for selection in selections],
+        targets=listers,
         namespaces=manager.lister(Selection(NAMESPACES, metadata_only=True), required=False),
         clock=clock,
         policy=Policy(frozenset(options.namespace), CrossNamespace(options.cross_namespace)),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import urllib.error
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -133,3 +135,29 @@ def test_a_restart_in_sync_tells_nothing_of_what_was_copied_long_ago(story: Stor
     again.stop()
 
     assert (sorted(story.reasons("t")), story.patches()) == before
+
+
+def test_it_is_ready_when_a_cluster_has_answered(story: Story) -> None:
+    relay = story.server.relay()
+    relay.refuse()
+    program = story.start("--target=configmap", "--http-address=127.0.0.1:0", kubeconfig=relay.kubeconfig)
+    story.until(lambda: program.lines("listening"), "it listens")
+    port = program.lines("listening")[0]["port"]
+    status, told = ready(port)
+    assert status == 503
+    assert "no cluster has said yet which kinds it serves" in told
+
+    relay.heal()
+
+    story.until(lambda: ready(port)[0] == 200, "ready")
+    program.stop()
+
+
+def ready(port: int) -> tuple[int, str]:
+    """Ask as a probe does."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz?verbose", timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
