@@ -394,8 +394,10 @@ class LeaderElector:
     def _take_note_of(self, error: APIError | TransportError, step: Write | None, sent: float) -> None:
         """Go on after a request that failed."""
         with self._changed:
-            self._cancel = None
-            self._failure = str(error)
+            cancel, self._cancel = self._cancel, None
+            is_cut = cancel is not None and cancel.is_cancelled()
+            if not is_cut:
+                self._failure = str(error)
         is_answer = isinstance(error, APIError)
         # Of a record that is another or not there any more the next look tells. One that cannot be made, as there is
         # no such namespace, is something else.
@@ -414,7 +416,7 @@ class LeaderElector:
             retry_after=retry_after,
         )
         told = fields(lease=str(self._ref), error=str(error), leading=self._view.is_leading)
-        if is_conflict or not self._throttle.allow(type(error).__name__):
+        if is_cut or is_conflict or not self._throttle.allow(type(error).__name__):
             _log.debug("lease request failed", extra=told)
         else:
             _log.warning("lease request failed", extra=told)

@@ -100,6 +100,10 @@ def until(holds: Callable[[], object], what: str) -> None:
         pause.wait(0.01)
 
 
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 class FakeLeases:
     """A lease in memory; a test may have requests fail, or hang until they are cancelled or let go."""
 
@@ -313,7 +317,9 @@ def test_what_is_not_to_be_released_is_not(
     assert not election.fence.is_open()
 
 
-def test_a_renewal_that_hangs_does_not_hold_up_the_release(leases: FakeLeases, clock: FakeClock) -> None:
+def test_a_renewal_that_hangs_does_not_hold_up_the_release(
+    leases: FakeLeases, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
     with electing(leases, USUAL, clock) as election:
         election.until_told("taken")
         leases.hang(True)
@@ -327,6 +333,7 @@ def test_a_renewal_that_hangs_does_not_hold_up_the_release(leases: FakeLeases, c
         election.join()
 
     assert leases.asked[-2:] == ["get", "write "]
+    assert warnings_in(caplog) == [], "what we cut off ourselves is no failure"
 
 
 def test_a_release_that_fails_is_tried_until_the_deadline(leases: FakeLeases, clock: FakeClock) -> None:
@@ -625,7 +632,7 @@ def test_a_lease_that_cannot_be_had_is_told(
 
         until(lambda: len(elected.api.requests(resource="leases.coordination.k8s.io")) >= 4, "it is tried again")
 
-        told = [record for record in caplog.records if record.levelno >= logging.WARNING]
+        told = warnings_in(caplog)
         assert [record.getMessage() for record in told] == ["lease request failed"], "once, not each time"
         assert line in str(vars(told[0]))
 

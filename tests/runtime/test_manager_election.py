@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,11 +47,11 @@ class Candidate:
     def __init__(self, api: APIServer, name: str, *, election: dict[str, Any] | None = None, **options: Any) -> None:
         self.api = api
         self.name = name
-        given = {"identity": name, **TIMES, **(election or {})}
+        given = {"namespace": "default", "identity": name, **TIMES, **(election or {})}
         self.manager = Manager(
             Clusters.load(str(api.kubeconfig)),
             name=name,
-            election=LeaderElection("l", "default", **given),
+            election=LeaderElection("l", **given),
             tune_gc=False,
             **options,
         )
@@ -110,6 +111,36 @@ Start = Callable[..., Candidate]
 
 def put(api: APIServer, name: str) -> None:
     api.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}})
+
+
+def lease_namespaces(api: APIServer) -> list[str]:
+    return [found["metadata"]["namespace"] for found in api.objects("leases.coordination.k8s.io")]
+
+
+def test_in_a_pod_the_lease_is_in_its_namespace(
+    api: APIServer, start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    api.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "mine"}})
+    for name, value in {"token": "t", "namespace": "mine"}.items():
+        (tmp_path / name).write_text(value)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    monkeypatch.setenv("KUBE_INFORMERS_SERVICEACCOUNT", str(tmp_path))
+
+    start("a", election={"namespace": ""}).until_leading()
+
+    assert lease_namespaces(api) == ["mine"]
+
+
+def test_elsewhere_a_lease_without_a_namespace_is_in_default_which_is_told(
+    api: APIServer, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+
+    start("a", election={"namespace": ""}).until_leading()
+
+    assert lease_namespaces(api) == ["default"]
+    assert "no namespace given for the lease" in caplog.messages
 
 
 def test_a_standby_tells_how_much_waits_for_it(api: APIServer, start: Start) -> None:
