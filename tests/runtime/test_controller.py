@@ -905,6 +905,27 @@ def test_changes_of_a_parked_key_park_it_again_and_raise_it(world: World) -> Non
     assert queued(controller) == [(A, NORMAL)]
 
 
+def test_waits_and_times_of_keys_are_counted(world: World, clock: FakeClock) -> None:
+    controller = world.controller(name="timed")
+    waits = metrics.counter("informers_own_write_waits_total", "", ("controller",))
+    queue_seconds, work_seconds = (
+        metrics.histogram(f"informers_{name}_seconds", "", ("controller",)) for name in ("queue", "work")
+    )
+    world.answers = [writing(wrote("105")), lambda _: clock.advance(3)]
+    controller.enqueue(A)
+    step(controller)
+    controller.enqueue(A)
+    clock.advance(2)
+
+    assert step(controller) == "parked"
+    world.configmaps.store.advance("105")
+    assert step(controller) == "success"
+
+    assert waits.value(controller="timed") == 1
+    assert (queue_seconds.value(controller="timed").count, queue_seconds.value(controller="timed").sum) == (2, 2)
+    assert (work_seconds.value(controller="timed").count, work_seconds.value(controller="timed").sum) == (2, 3)
+
+
 def test_a_write_that_does_not_show_is_counted_after_5_s_and_still_waited_for(world: World, clock: FakeClock) -> None:
     controller = world.controller(name="unshown")
     series = metrics.counter("informers_own_write_waits_expired_total", "", ("controller",))

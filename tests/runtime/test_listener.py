@@ -161,6 +161,10 @@ def test_a_question_that_has_no_answer_is_an_error_of_the_server(caplog: pytest.
     assert "no answer" in caplog.messages
 
 
+def test_limits_are_those_that_are_promised() -> None:
+    assert (CONNECTIONS, SECONDS, BIND_AGAIN) == (16, 5.0, 30.0)
+
+
 def test_who_sends_nothing_is_cut_off_in_time(clock: FakeClock) -> None:
     with listening(clock=clock) as running, running.connect() as silent:
         running.ask()  # so the silent one was accepted
