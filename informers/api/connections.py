@@ -142,7 +142,10 @@ class Dialer:
             finally:
                 if not is_connected:
                     wire.close()
-        raise failure or OSError(errno.EADDRNOTAVAIL, "no address")
+        try:
+            raise failure or OSError(errno.EADDRNOTAVAIL, "no address")
+        finally:
+            del failure  # its traceback holds this frame: only the garbage collector would free them
 
     def _tunnel(self, wire: Wire, proxy: Proxy, until: _Countdown) -> None:
         host = f"[{self._host}]" if ":" in self._host else self._host
@@ -252,7 +255,7 @@ def _addresses_of(host: str, port: int, until: _Countdown, cancel: Cancel) -> Se
     if failed or found:
         thread.join()
     if failed:
-        raise failed[0]
+        raise failed.pop()  # no variable holds it: its traceback would hold the variable
     if not found:
         raise TimeoutError
     return found[0]
