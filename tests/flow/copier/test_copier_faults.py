@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -188,3 +190,30 @@ def test_rules_sources_and_targets_that_come_and_go_from_many_sides_end_in_sync(
     story.until(lambda: all(story.data(f"t-{side}") == {"k": f"{side}.last"} for side in range(16)), "all in sync")
     program.stop()
     assert not [line for line in program.lines() if line["level"] == "error"]
+
+
+def test_it_is_live_but_not_ready_until_a_server_answers(story: Story) -> None:
+    relay: Relay = story.server.relay()
+    relay.refuse()
+    program = story.start("--target=configmap", "--http-address=127.0.0.1:0", kubeconfig=relay.kubeconfig)
+    story.until(lambda: program.lines("listening"), "it listens")
+    port = program.lines("listening")[0]["port"]
+
+    story.until(
+        lambda: probe(port, "/readyz/targets") == (503, "no cluster has said yet which kinds it serves\n"),
+        "nobody answers",
+    )
+    assert probe(port, "/livez") == (200, "ok\n")
+    relay.heal()
+    story.until(lambda: probe(port, "/readyz") == (200, "ok\n"), "targets were looked at")
+    program.stop()
+
+
+def probe(port: int, path: str) -> tuple[int, str]:
+    """Ask the copier how it does."""
+    try:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as refusal:
+        with refusal:
+            return refusal.code, refusal.read().decode()
