@@ -791,6 +791,7 @@ class InformerFactory:
             ending = list(self._ending)
         for informer in stopped:
             _log.info("informer stopped, nobody needs it", extra=fields(resource=str(informer.key.gvr)))
+            informer.on_change(self.look)  # its last change is that it has ended
             informer.stop()
         ended = {informer for informer in ending if not informer.join(_ENDING)}
         for informer in ended:

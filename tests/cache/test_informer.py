@@ -13,6 +13,7 @@ from informers.api.calls import Cancel, LineTooLong
 from informers.backoff import Backoff
 from informers.cache.factory import InformerFactory, InformerSet
 from informers.cache.firstsyncs import FirstSyncs
+from informers.cache.informer import Informer
 from informers.cache.listwatch import Selection, WatchOptions
 from informers.cache.store import Delta
 from informers.clock import Stop
@@ -301,6 +302,8 @@ def test_additions_move_the_version_again_once_a_bookmark_has_ended_what_was_the
     informers = follow(factory)
     stream = server.wait_stream()
     stream.event("ADDED", server.put("a", silent=True))
+    stream.wait_read()
+    assert (names(informers), informers.stores()[0].rv()) == (["a"], "")
     stream.bookmark("150")
     server.rv = 200
     stream.event("ADDED", server.put("b", silent=True))
@@ -1193,6 +1196,47 @@ def test_an_informer_that_was_stopped_because_nobody_needs_it_frees_its_store(
     assert stopped.join(60) == ""
     clock.block_until_waiting()  # the factory's thread is done with it
     assert (len(store), store.size(), store.is_filled()) == (0, 0, False)
+
+
+def test_an_informer_that_takes_long_to_stop_frees_its_store_when_it_has(
+    factory: InformerFactory, server: FakeServer, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name server that does not answer holds a thread up, say."""
+    held, go, tried, freed = (threading.Event() for _ in range(4))
+    join, free = Informer.join, Informer.free
+
+    def note_join(self: Informer, timeout: float | None = None) -> str:
+        left = join(self, 60.0 if tried.is_set() else 0.0)
+        tried.set()
+        return left
+
+    def note_free(self: Informer) -> None:
+        free(self)
+        freed.set()
+
+    monkeypatch.setattr(Informer, "join", note_join)
+    monkeypatch.setattr(Informer, "free", note_free)
+    informers = follow(factory)
+    server.wait_stream()
+    store = informers.stores()[0]
+
+    def hold() -> None:
+        held.set()
+        assert_set(go)
+
+    store.on_advance(hold)
+    server.put("a")
+    assert_set(held)
+    informers.release()
+    clock.block_until_waiting(due_in=600)
+    clock.advance(600)
+    assert_set(tried)
+    assert not freed.is_set()
+
+    go.set()
+
+    assert_set(freed)
+    assert (len(store), store.is_filled()) == (0, False)
 
 
 def test_a_handler_that_takes_itself_off_is_not_told_the_rest_of_what_came_together(
