@@ -20,15 +20,14 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.metadata import version
 from pkgutil import iter_modules
 from types import FrameType, ModuleType
 from typing import Any, Final
 
 import controllers
 import informers  # its names are resolved when they are used, so that a signal is heard before they are loaded
+from informers.version import VERSION
 
-_DISTRIBUTION: Final = "kube-informers"
 _TIMES: Final = re.compile(r"lease_duration|renew_deadline|retry_period")  # options whose flags are called alike
 
 _log = logging.getLogger("controllers")  # this module may be called `__main__`
@@ -129,7 +128,7 @@ def parse_arguments(module: ModuleType, program: str, words: Sequence[str]) -> a
     # What is shown must be what works when it is typed: only a program of its own is called by its name alone.
     called = program if hasattr(module, "PROGRAM") else f"python -m controllers {program}"
     parser = informers.FlagParser(called, description=_first_line(module))
-    parser.add_argument("--version", action="version", version=f"{program} {version(_DISTRIBUTION)}")
+    parser.add_argument("--version", action="version", version=f"{program} {VERSION}")
     if hasattr(module, "add_arguments"):
         module.add_arguments(parser)
     options = parser.parse_args(words)

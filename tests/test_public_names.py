@@ -5,11 +5,13 @@ import inspect
 import subprocess
 import sys
 import types
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 import informers
+from informers.version import DISTRIBUTION, VERSION
 
 
 def modules_loaded_by(statement: str, *, beyond: str) -> set[str]:
@@ -63,3 +65,13 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_importing_the_front_door_loads_nothing_else() -> None:
     assert modules_loaded_by("import informers", beyond="importlib, typing") == {"informers"}
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert version(DISTRIBUTION) == VERSION
+
+
+def test_a_program_in_a_pod_loads_nothing_to_find_its_version_or_to_write_temporary_files() -> None:
+    loaded = modules_loaded_by("from informers import Clusters, Manager", beyond="ssl, msgspec")
+
+    assert not loaded & {"importlib.metadata", "tempfile", "http.server", "kubernetes", "prometheus_client", "yaml"}

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
 from typing import Final, NamedTuple, TypeAlias
 
@@ -64,12 +63,12 @@ from informers.runtime.reconciler import Reconcile
 from informers.runtime.threads import Inbox, Threads, Tuning
 from informers.runtime.workqueue import RETRY
 from informers.threads import start
+from informers.version import DISTRIBUTION, VERSION
 
 _log = logging.getLogger(__name__)
 
 Check: TypeAlias = Callable[[], str | None]
 
-_DISTRIBUTION: Final = "kube-informers"
 _CRDS: Final = GVR("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 _APISERVICES: Final = GVR("apiregistration.k8s.io", "v1", "apiservices")
 
@@ -893,8 +892,4 @@ def _problems(findings: Findings) -> Mapping[str, str]:
 
 
 def _user_agent(program: str) -> str:
-    try:
-        number = version(_DISTRIBUTION)
-    except PackageNotFoundError:
-        number = "unknown"
-    return f"{program}/{number} {_DISTRIBUTION}/{number}"
+    return f"{program}/{VERSION} {DISTRIBUTION}/{VERSION}"
