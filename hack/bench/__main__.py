@@ -6,7 +6,8 @@ import argparse
 import datetime as dt
 import os
 import sys
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from hack.bench import acting, following, program
@@ -36,8 +37,8 @@ BENCHMARKS: Final[Mapping[str, Callable[[Run], Reported]]] = {
 FAULTS: Final = "faults"
 
 
-def main() -> int:
-    """Run what is asked for, and write the report after each benchmark."""
+def main(words: Sequence[str] | None = None) -> int:
+    """Run what is asked for, and write the report after each benchmark, also after one that breaks."""
     parser = argparse.ArgumentParser(prog="python -m hack.bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="BENCHMARK", help=f"default: all of {', '.join(BENCHMARKS)}")
     parser.add_argument("--quick", action="store_true", help="a tenth of the objects, once: to see that it works")
@@ -46,7 +47,7 @@ def main() -> int:
     parser.add_argument(
         "--report", default="report", help="the name of the files in build/bench (default: %(default)s)"
     )
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     if unknown := sorted(set(options.names) - set(BENCHMARKS) - {FAULTS}):
         parser.error(f"no such benchmark: {', '.join(unknown)}; want one of {', '.join(BENCHMARKS)}, {FAULTS}")
 
@@ -61,12 +62,18 @@ def main() -> int:
     }
     pin_to_server_cores()
     tables: list[Reported] = []
+    broken: list[str] = []
     for name in options.names or BENCHMARKS:
         print(name, file=sys.stderr, flush=True)
-        tables.append(faults(run) if name == FAULTS else BENCHMARKS[name](run))
-        write(BUILD, options.report, tables, about)
-        print(tables[-1].as_markdown(), flush=True)
-    return 0
+        try:
+            tables.append(faults(run) if name == FAULTS else BENCHMARKS[name](run))
+        except Exception:  # noqa: BLE001 - one that breaks must not cost the figures of the others
+            traceback.print_exc()
+            broken.append(name)
+        else:
+            print(tables[-1].as_markdown(), flush=True)
+        write(BUILD, options.report, tables, {**about, "broken": ", ".join(broken)} if broken else about)
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":
