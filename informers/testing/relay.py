@@ -129,6 +129,7 @@ class Relay:
                     self._pairs.add(pair)
             if is_late:
                 pair.end(abort=True)
+                client.close()  # the pair, which would close it, never starts
                 return
             pair.start()
 

@@ -212,3 +212,20 @@ def test_connections_are_counted(relay: Relay) -> None:
         ask(two, b"b")
 
         assert relay.connections() == 2
+
+
+def test_a_connection_that_comes_while_it_begins_to_refuse_is_closed(relay: Relay) -> None:
+    class Late:
+        def __init__(self, accepted: socket.socket) -> None:
+            self._accepted = accepted
+
+        def accept(self) -> tuple[socket.socket, None]:
+            return self._accepted, None
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        relay._accept(Late(ours))  # type: ignore[arg-type]  # a listener that is no longer the relay's
+
+        assert ours.fileno() == -1
+        theirs.settimeout(SOON)
+        assert theirs.recv(1) == b""
