@@ -24,7 +24,9 @@ from informers.cache.store import is_at_least
 from informers.meta.objects import Object
 from informers.meta.resources import GVR, ObjectRef
 
-_FOLLOWING: Final = frozenset({"synced", "watching"})
+# While handlers are told of a first list its informer is still syncing, but its store can be read, and work on what
+# was told may begin: so it counts. A store that holds nothing yet has no version to compare, and holds up nobody.
+_FOLLOWING: Final = frozenset({"syncing", "synced", "watching"})
 
 
 class FollowedStore(Protocol):

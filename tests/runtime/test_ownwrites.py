@@ -206,7 +206,7 @@ def test_a_selection_that_matches_the_written_object_matters() -> None:
     assert ledger.own.park(REQUEST)
 
 
-@pytest.mark.parametrize("state", ["pending", "syncing", "forbidden", "unserved", "stopped"])
+@pytest.mark.parametrize("state", ["pending", "forbidden", "unserved", "stopped"])
 def test_an_informer_that_does_not_follow_blocks_nobody(state: str) -> None:
     ledger = Ledger(FakeSet(FakeStore("100"), state=state))
 
@@ -215,7 +215,28 @@ def test_an_informer_that_does_not_follow_blocks_nobody(state: str) -> None:
     assert ledger.own.is_clear(REQUEST)
 
 
-@pytest.mark.parametrize("state", ["pending", "syncing", "forbidden", "unserved", "stopped"])
+def test_an_informer_that_has_nothing_yet_blocks_nobody() -> None:
+    ledger = Ledger(FakeSet(FakeStore(""), state="syncing"))
+
+    ledger.own.record(REQUEST, wrote("105"))
+
+    assert ledger.own.is_clear(REQUEST)
+
+
+def test_a_write_made_while_the_first_list_is_still_being_told_is_waited_for() -> None:
+    store = FakeStore("100")
+    followed = FakeSet(store, state="syncing")
+    ledger = Ledger(followed)
+    ledger.own.record(REQUEST, wrote("105"))
+
+    assert ledger.own.park(REQUEST)
+    followed.now = "watching"
+    store.advance("105")
+
+    assert ledger.woken == [REQUEST]
+
+
+@pytest.mark.parametrize("state", ["pending", "forbidden", "unserved", "stopped"])
 def test_an_informer_that_stops_following_lets_go(state: str) -> None:
     store = FakeStore("100")
     followed = FakeSet(store)
