@@ -30,6 +30,7 @@ from controllers.copier.paths import (
     take,
 )
 from controllers.copier.problems import RuleError
+from controllers.copier.rules import Operation
 from controllers.copier.values import (
     Plain,
     Value,
@@ -62,6 +63,7 @@ class Wish:
     rule: str
     to: Path
     value: Value | None
+    operation: Operation = Operation.REPLACE
 
 
 @dataclass(frozen=True, slots=True)

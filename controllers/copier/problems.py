@@ -15,6 +15,7 @@ class State(StrEnum):
     WAITING = "waiting"  # heals when something else changes
     REFUSED = "refused"  # the rule or a flag must change
     STALLED = "stalled"  # source, target or schema must change
+    CONTESTED = "contested"  # somebody else writes the same field
 
 
 STATE_OF: Final[Mapping[str, State]] = {
@@ -23,17 +24,25 @@ STATE_OF: Final[Mapping[str, State]] = {
     "ConsentMissing": State.WAITING,
     "UnknownKind": State.WAITING,
     "SourceUnavailable": State.WAITING,
+    "SchemaUnavailable": State.WAITING,
+    "ClusterUnavailable": State.WAITING,
     "MalformedRule": State.REFUSED,
     "TooManyRules": State.REFUSED,
     "AmbiguousKind": State.REFUSED,
     "UnsupportedKind": State.REFUSED,
+    "KindNotAllowed": State.REFUSED,
     "OutOfScope": State.REFUSED,
+    "UnknownCluster": State.REFUSED,
     "BorderClosed": State.REFUSED,
     "SourceRefused": State.REFUSED,
     "DeniedDestination": State.REFUSED,
     "DuplicateDestination": State.REFUSED,
     "SelfReference": State.REFUSED,
+    "Cycle": State.REFUSED,
+    "StrategicMergeUnsupported": State.REFUSED,
     "TypeMismatch": State.STALLED,
+    "DecodeFailed": State.STALLED,
+    "JMESPathFailed": State.STALLED,
     "TooLarge": State.STALLED,
     "WrongContainer": State.STALLED,
     "IndexOutOfRange": State.STALLED,
@@ -44,6 +53,7 @@ STATE_OF: Final[Mapping[str, State]] = {
     "AdmissionDenied": State.STALLED,
     "Forbidden": State.STALLED,
     "NotPersisted": State.STALLED,
+    "Contested": State.CONTESTED,
 }
 
 

@@ -13,21 +13,14 @@ from typing import Final
 
 from controllers.copier.compute import Outcome
 from controllers.copier.consent import Target
+from controllers.copier.evaluation import plan, read_all
 from controllers.copier.kinds import is_guarded
 from controllers.copier.memory import Conditions, Memories, Memory, fingerprint
 from controllers.copier.paths import show
 from controllers.copier.problems import RuleError, UnexpectedError
 from controllers.copier.reports import Status, report, report_shared, warn_base64
 from controllers.copier.rules import RuleSet, has_rules, parse_rules
-from controllers.copier.sources import (
-    PendingError,
-    Policy,
-    Snapshot,
-    is_raw_base64,
-    is_same_object,
-    locate_source,
-    read_source,
-)
+from controllers.copier.sources import Policy, Snapshot, is_raw_base64, is_same_object
 from controllers.copier.turns import Turn
 from controllers.copier.values import Plain, decode
 from controllers.copier.writing import BusyError, TargetGoneError, Writer, make_draft
@@ -99,11 +92,11 @@ class Copier:
         rules = parse_rules(target.annotations)
         self._remember_rules(memory, rules)
         whom = Target(target.ref, self._resource_of(target))
-        turns = self._plan(rules, whom)
+        turns = plan(rules, whom, self.mapper(whom.ref.cluster), self.policy)
         self._declare(target, turns)
         may_wait = self.clock.monotonic() - memory.waiting_since < _FIRST_SYNC_WAIT
-        snapshot = Snapshot(self.graph, target, may_wait=may_wait)
-        self._read(turns, whom, snapshot)
+        snapshot = Snapshot(lambda ref: self.graph.lister(ref).find(ref), target, may_wait=may_wait)
+        read_all(turns, whom, snapshot, self.policy)
         if not memory.is_evaluated and any(turn.is_quiet for turn in turns):
             return Result(requeue_after=_FIRST_SYNC_WAIT)
         memory.is_evaluated = True
@@ -172,36 +165,11 @@ class Copier:
             kind = target.kind or target.ref.gvr.resource
             return Resource(target.ref.gvr, kind, kind.lower(), bool(target.namespace), verbs=frozenset({"patch"}))
 
-    def _plan(self, rules: RuleSet, whom: Target) -> list[Turn]:
-        """Decide all that needs no source: which object each rule reads, or why it cannot work."""
-        turns = [Turn(bad.id, bad.identity, bad.to, error=bad.error) for bad in rules.bad]
-        for rule in rules.rules:
-            turn = Turn(rule.id, rule.identity, rule.to, rule)
-            try:
-                if "patch" not in whom.resource.verbs:
-                    raise RuleError("UnsupportedKind", f"{whom.ref.gvr} has no verb patch")
-                turn.source = locate_source(rule, whom, self.mapper(whom.ref.cluster), self.policy)
-            except RuleError as error:
-                turn.error = error
-            turns.append(turn)
-        return turns
-
     def _declare(self, target: Object, turns: Iterable[Turn]) -> None:
         """Tell what is depended on, before it is read; kinds by name too, as what a name means may change."""
         sources = {turn.source for turn in turns if turn.source and not is_same_object(turn.source, target.ref)}
         kinds = {(target.cluster, turn.kind) for turn in turns if turn.kind}
         self.graph.replace(target.ref, sorted(sources), kinds=sorted(kinds))
-
-    def _read(self, turns: Iterable[Turn], whom: Target, snapshot: Snapshot) -> None:
-        for turn in turns:
-            if turn.rule is None or turn.error is not None:
-                continue
-            try:
-                turn.found = read_source(turn.rule, turn.source, whom, snapshot, self.policy)
-            except PendingError:
-                turn.is_quiet = True
-            except RuleError as error:
-                turn.error = error
 
     # --- acting --------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,27 @@ class Operation(StrEnum):
     """What a rule does with the value at its destination."""
 
     REPLACE = "replace"
+    MERGE = "merge"
+    STRATEGIC_MERGE = "strategic-merge"
+    REMOVE = "remove"
+
+
+class As(StrEnum):
+    """The type that a value is converted to."""
+
+    STRING = "string"
+    INTEGER = "integer"
+    NUMBER = "number"
+    BOOLEAN = "boolean"
+    JSON = "json"
+    VALUE = "value"
+
+
+class Fate(StrEnum):
+    """What becomes of the target's value when the source is missing, or the rule is removed."""
+
+    RETAIN = "retain"
+    REMOVE = "remove"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +65,31 @@ class Source:
     namespace: str | None  # None: none was written
     name: str
     path: Path
+    cluster: str | None = None  # as written; None: none was
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What is done to a value between reading and writing, in this order."""
+
+    excepts: tuple[Path, ...] = ()
+    decode: bool = False
+    to_type: As | None = None
+    encode: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One copy: a destination, and a source or a constant."""
+    """One copy: a destination, and a source or a constant (neither for a rule that removes)."""
 
     id: str
     operation: Operation
     to: Path
-    origin: Source | Value
+    origin: Source | Value | None
     text: str = field(repr=False)  # as it was written: a rule whose text changed is judged anew
+    conversion: Conversion = Conversion()
+    on_source_missing: Fate | Value | None = None  # a value stands in for the source's; None: as the flag says
+    on_rule_removed: Fate | None = None  # None: as the flag says
 
     @property
     def identity(self) -> tuple[str, str]:
@@ -69,11 +104,12 @@ class BadRule:
     id: str
     to: Path | None
     error: RuleError
+    operation: Operation = Operation.REPLACE
 
     @property
     def identity(self) -> tuple[str, str]:
         """As a rule's; without a destination, its name."""
-        return ("", self.id) if self.to is None else (Operation.REPLACE, str(self.to))
+        return ("", self.id) if self.to is None else (self.operation, str(self.to))
 
 
 @dataclass(frozen=True, slots=True)

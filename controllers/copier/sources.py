@@ -6,9 +6,9 @@ without consent nothing can be learnt about a source, not even whether it exists
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from controllers.copier.consent import (
     CrossNamespace,
@@ -27,7 +27,6 @@ from controllers.copier.values import Plain, Value, check_size, decode, without_
 from informers import (
     AmbiguousKindError,
     APIError,
-    DependencyGraph,
     InformersError,
     NotSyncedError,
     Object,
@@ -67,6 +66,10 @@ class Found:
         return f"{self.source.ref} (resourceVersion {self.source.resource_version})"
 
 
+# Returns an object by its reference, None if it surely is not there; raises `NotSyncedError` when nobody knows.
+Find: TypeAlias = Callable[[ObjectRef], Object | None]
+
+
 class PendingError(Exception):
     """The source's kind is listed for the first time just now; its answer is worth waiting for."""
 
@@ -98,7 +101,7 @@ def locate_source(rule: Rule, target: Target, mapper: RESTMapper, policy: Policy
 
     Raises `RuleError`.
     """
-    if isinstance(rule.origin, Value):
+    if not isinstance(rule.origin, Source):
         check_allowed(rule.to, target.ref.gvr)
         return None
     resource = resolve_kind(mapper, rule.origin.resource)
@@ -148,8 +151,8 @@ class Snapshot:
     Some sources may be incomplete: known by their metadata alone, and no event will tell when that is over.
     """
 
-    def __init__(self, graph: DependencyGraph, target: Object, *, may_wait: bool) -> None:
-        self._graph = graph
+    def __init__(self, find: Find, target: Object, *, may_wait: bool) -> None:
+        self._find = find
         self._target = target
         self._may_wait = may_wait
         self._objects: dict[ObjectRef, Object | None] = {}
@@ -181,7 +184,7 @@ class Snapshot:
 
     def _read(self, ref: ObjectRef) -> Object | None:
         try:
-            return self._graph.lister(ref).find(ref)
+            return self._find(ref)
         except NotSyncedError as error:
             if error.known is not None:
                 self._incomplete.add(ref)
@@ -202,7 +205,7 @@ def _why_unreadable(ref: ObjectRef, problem: InformersError | None) -> str:
 
 def read_source(rule: Rule, ref: ObjectRef | None, target: Target, snapshot: Snapshot, policy: Policy) -> Found:
     """Return the value of a rule that `locate_source` accepted. Raises `RuleError`, `PendingError`."""
-    if ref is None or isinstance(rule.origin, Value):
+    if ref is None or not isinstance(rule.origin, Source):
         assert isinstance(rule.origin, Value)
         return Found(rule.origin)
     crosses = crosses_border(ref, target.ref)

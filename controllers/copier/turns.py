@@ -8,7 +8,7 @@ from controllers.copier.compute import Wish
 from controllers.copier.memory import Identity, fingerprint
 from controllers.copier.paths import Path
 from controllers.copier.problems import RuleError
-from controllers.copier.rules import Rule, Source
+from controllers.copier.rules import Operation, Rule, Source
 from controllers.copier.sources import Found
 from informers import ObjectRef
 
@@ -32,7 +32,8 @@ class Turn:
         if self.to is None:
             return None
         delivers = self.found is not None and self.error is None and not self.is_quiet
-        return Wish(self.id, self.to, self.found.value if delivers and self.found is not None else None)
+        value = self.found.value if delivers and self.found is not None else None
+        return Wish(self.id, self.to, value, self.rule.operation if self.rule is not None else Operation.REPLACE)
 
     @property
     def kind(self) -> str:
