@@ -12,7 +12,7 @@ from controllers.copier.consent import CrossNamespace
 from controllers.copier.kinds import check_resource_text, is_full_form, is_guarded
 from controllers.copier.readiness import why_unready
 from controllers.copier.reconciler import NAMESPACES, Copier
-from controllers.copier.rules import has_rules
+from controllers.copier.rules import Fate, has_rules
 from controllers.copier.sources import Policy
 from controllers.copier.writing import Writer
 from informers import (
@@ -34,6 +34,7 @@ PROGRAM: Final = "k8s-copier"
 
 _NAMESPACE: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _DEBUG_VERBOSITY: Final = 4
+_KEEP: Final = "keep"  # another word for retain
 # Flags of klog, which the program of 2019 had; `=` marks those with a value.
 _KLOG_FLAGS: Final = (
     *("logtostderr", "alsologtostderr", "stderrthreshold=", "vmodule=", "log_dir=", "log_file="),
@@ -81,6 +82,20 @@ def add_arguments(parser: FlagParser) -> None:
         help="whether values may leave their namespace: with the source's consent, allow, or deny",
     )
     parser.add_argument(
+        "--on-source-missing",
+        type=str,
+        choices=tuple(map(str, Fate)),
+        default=str(Fate.RETAIN),
+        help="what becomes of a copied value when its source is missing, where its rule does not say: retain or remove",
+    )
+    parser.add_argument(
+        "--on-rule-removed",
+        type=str,
+        choices=(str(Fate.RETAIN), _KEEP, str(Fate.REMOVE)),
+        default=str(Fate.RETAIN),
+        help="what becomes of a copied value when its rule is removed, where the rule did not say: retain (or keep) or remove",
+    )
+    parser.add_argument(
         "-v", "--v", type=_verbosity, default="0", metavar="N", help="4 and more: log for debugging; --log-level wins"
     )
 
@@ -121,7 +136,7 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
         targets=listers,
         namespaces=manager.lister(Selection(NAMESPACES, metadata_only=True), required=False),
         clock=clock,
-        policy=Policy(frozenset(options.namespace), CrossNamespace(options.cross_namespace)),
+        policy=policy_of(options),
         full_targets=tuple(filter(is_full_form, options.target)),
     )
     manager.add_controller(
@@ -132,6 +147,17 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
         workers=options.workers,
         predicate=concerns_rules,
         required=False,
+    )
+
+
+def policy_of(options: argparse.Namespace) -> Policy:
+    """Return what the command line says about rules that do not say it themselves."""
+    on_rule_removed = str(options.on_rule_removed)
+    return Policy(
+        frozenset(options.namespace),
+        CrossNamespace(options.cross_namespace),
+        on_source_missing=Fate(options.on_source_missing),
+        on_rule_removed=Fate.RETAIN if on_rule_removed == _KEEP else Fate(on_rule_removed),
     )
 
 

@@ -7,13 +7,18 @@ first is what is told. Nothing is written here, and nothing remembered.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from controllers.copier.consent import Target
 from controllers.copier.problems import RuleError
-from controllers.copier.rules import RuleSet
-from controllers.copier.sources import PendingError, Policy, Snapshot, locate_source, read_source
+from controllers.copier.rules import Fate, RuleSet
+from controllers.copier.sources import Found, PendingError, Policy, Snapshot, locate_source, read_source
 from controllers.copier.turns import Turn
+from controllers.copier.values import Value
 from informers import RESTMapper
+
+# What counts as a source that is not there. One that cannot be read may well be there.
+_MISSING: Final = frozenset({"SourceMissing", "SourcePathMissing", "ConsentMissing"})
 
 
 def plan(rules: RuleSet, whom: Target, mapper: RESTMapper, policy: Policy) -> list[Turn]:
@@ -41,4 +46,24 @@ def read_all(turns: Iterable[Turn], whom: Target, snapshot: Snapshot, policy: Po
         except PendingError:
             turn.is_quiet = True
         except RuleError as error:
-            turn.error = error
+            if error.reason in _MISSING:
+                _do_without(turn, turn.rule.on_source_missing or policy.on_source_missing, error)
+            else:
+                turn.error = error
+
+
+def _do_without(turn: Turn, choice: Fate | Value, missing: RuleError) -> None:
+    """Do what was chosen for a missing source: keep the value, take a default, or let the value go as well."""
+    if isinstance(choice, Value):
+        turn.found = Found(choice)
+        turn.lack = _told(missing, "the default is taken")
+    elif choice is Fate.REMOVE:
+        turn.is_leaving = True
+        turn.error = _told(missing, "what was copied is removed")
+    else:
+        turn.error = _told(missing, "the value is kept")
+
+
+def _told(missing: RuleError, effect: str) -> RuleError:
+    # What lacks consent tells the source's owner what to do, and nothing else.
+    return missing if missing.reason == "ConsentMissing" else RuleError(missing.reason, f"{missing.text}; {effect}")

@@ -210,7 +210,7 @@ class Copier:
             outcome = outcomes.get(turn.id)
             if turn.error is None and outcome is not None and outcome.changes:
                 written = f"wrote {show(outcome.place)} from {turn.found}"
-            statuses.append(Status(turn.id, turn.identity, turn.error, written))
+            statuses.append(Status(turn.id, turn.identity, turn.problem, written))
         report(self.events, target, memory, statuses)
 
     def _warn_base64(

@@ -22,7 +22,7 @@ from controllers.copier.destinations import check_allowed
 from controllers.copier.kinds import is_core, string_maps_of
 from controllers.copier.paths import Key, Path, Place, StringMaps, may_overlap, read
 from controllers.copier.problems import RuleError, malformed
-from controllers.copier.rules import ALLOW_COPY_TO, Rule, Source
+from controllers.copier.rules import ALLOW_COPY_TO, Fate, Rule, Source
 from controllers.copier.values import Plain, Value, check_size, decode, without_tracking
 from informers import (
     AmbiguousKindError,
@@ -50,6 +50,8 @@ class Policy:
 
     namespaces: frozenset[str] = frozenset()  # empty: all
     cross_namespace: CrossNamespace = CrossNamespace.CONSENT
+    on_source_missing: Fate = Fate.RETAIN  # for rules that do not say
+    on_rule_removed: Fate = Fate.RETAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,16 +219,11 @@ def read_source(rule: Rule, ref: ObjectRef | None, target: Target, snapshot: Sna
         if not has_consent(annotations.get(ALLOW_COPY_TO), target, source_cluster=ref.cluster):
             raise RuleError("ConsentMissing", explain_missing(ref, target))
     if source is None:
-        raise RuleError("SourceMissing", f"{ref} does not exist; the value is kept")
+        raise RuleError("SourceMissing", f"{ref} does not exist")
     document = snapshot.document_of(source)
     if crosses and may_never_leave(ref, document.get("type")):
         raise RuleError("SourceRefused", f"{ref} is of type {document.get('type')}, which leaves its namespace never")
-    try:
-        plain, place = read(document, rule.origin.path, string_maps_of(ref.gvr))
-    except RuleError as error:
-        if error.reason == "SourcePathMissing":
-            raise RuleError(error.reason, f"{error.text}; the value is kept") from None
-        raise
+    plain, place = read(document, rule.origin.path, string_maps_of(ref.gvr))
     if place == _LABELS:
         plain = without_tracking(plain)
     check_size(plain, too_deep="TypeMismatch")

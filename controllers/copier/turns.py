@@ -24,7 +24,14 @@ class Turn:
     source: ObjectRef | None = None
     found: Found | None = None
     error: RuleError | None = None
+    lack: RuleError | None = None  # its source is missing, and a default stands in
+    is_leaving: bool = False  # its source is missing, and what it wrote goes with it
     is_quiet: bool = False  # held without a word: it waits for a first list
+
+    @property
+    def problem(self) -> RuleError | None:
+        """What people are told about the rule, whether it delivers or not."""
+        return self.error or self.lack
 
     @property
     def wish(self) -> Wish | None:

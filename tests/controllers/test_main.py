@@ -19,6 +19,8 @@ import controllers
 import informers
 from controllers import copier
 from controllers.__main__ import election, find_names, main, parse_arguments, run
+from controllers.copier.rules import Fate
+from controllers.copier.sources import Policy
 
 if TYPE_CHECKING:
     from informers.testing.servers import Server
@@ -61,6 +63,14 @@ def test_defaults_are_those_of_the_copier() -> None:
     assert options.namespace == []
 
 
+def test_what_becomes_of_values_without_source_or_rule_is_retain_unless_said_otherwise() -> None:
+    assert copier.policy_of(parse("-t=secret")) == Policy()
+    assert copier.policy_of(parse("-t=secret", "--on-rule-removed=keep")) == Policy()
+
+    policy = copier.policy_of(parse("-t=secret", "--on-source-missing=remove", "--on-rule-removed=remove"))
+    assert (policy.on_source_missing, policy.on_rule_removed) == (Fate.REMOVE, Fate.REMOVE)
+
+
 def test_log_level_wins_over_verbosity() -> None:
     assert parse("--target=secret", "-v=9", "--log-level=info").log_level == "info"
     assert parse("--target=secret", "-v=3").log_level == "info"
@@ -98,6 +108,8 @@ def test_flags_of_klog_are_ignored(flag: str) -> None:
         (("-t=secret", "-n=A_B"), '--namespace: want a DNS label, got "A_B"'),
         (("-t=secret", "--workers=65"), '--workers: want a whole number from 1 to 64, got "65"'),
         (("-t=secret", "--cross-namespace=maybe"), '--cross-namespace: want one of consent, allow, deny, got "maybe"'),
+        (("-t=secret", "--on-source-missing=keep"), '--on-source-missing: want one of retain, remove, got "keep"'),
+        (("-t=secret", "--on-rule-removed=x"), '--on-rule-removed: want one of retain, keep, remove, got "x"'),
         (("-t=secret", "-v=-1"), '--v: want a whole number, 0 or more, got "-1"'),
         (("-t=secret", "explain"), 'want one of run, got "explain"'),
         (("-t=secret", "run", "more"), 'want nothing more, got "more"'),
@@ -112,7 +124,7 @@ def test_a_usage_error_says_what_is_wanted(
 @pytest.mark.parametrize(
     "flag",
     [
-        *("--source=secret", "--strict", "--on-source-missing=retain", "--on-rule-removed=retain", "--dry-run"),
+        *("--source=secret", "--strict", "--dry-run"),
         *("--output=json", "--filename=x", "--offline"),
         "--metrics",
     ],
@@ -131,6 +143,8 @@ def test_help_lists_every_flag_with_its_default(capsys: pytest.CaptureFixture[st
         "--target",
         "--namespace",
         "--cross-namespace",
+        "--on-source-missing",
+        "--on-rule-removed",
         "--workers",
         "--kubeconfig",
         "--context",
