@@ -1,18 +1,19 @@
 """From what a target is and what its rules say to one patch, or to none. Pure.
 
-`fold` applies all rules to one snapshot, broader paths first, so that the more specific rule wins; a rule that
-cannot deliver keeps the live value of its path. `build_patch` makes the smallest request that turns live into
+`fold` applies all rules to one snapshot, broader paths first, so that the more specific rule wins, and on one path
+`replace` before `merge` before `strategic-merge`; a rule that cannot deliver keeps the live value of its path. `build_patch` makes the smallest request that turns live into
 wanted and that the server refuses if the target is not the one that was looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Final, Literal, TypeAlias
 
 from controllers.copier.kinds import is_core, string_maps_of
+from controllers.copier.merge import keep_assigned, keep_live, merge, named_places
 from controllers.copier.paths import (
     ABSENT,
     Absent,
@@ -21,10 +22,12 @@ from controllers.copier.paths import (
     Path,
     Place,
     Selector,
+    check_writable,
     concrete,
     is_selected,
     locate,
     look,
+    meet,
     put,
     show,
     take,
@@ -32,6 +35,7 @@ from controllers.copier.paths import (
 from controllers.copier.problems import RuleError
 from controllers.copier.rules import Operation
 from controllers.copier.values import (
+    Number,
     Plain,
     Value,
     check_string_map_entry,
@@ -52,18 +56,24 @@ _ANNOTATIONS: Final[Place] = (Key("metadata"), Key("annotations"))
 _DATA: Final[Place] = (Key("data"),)
 _BINARY_DATA: Final[Place] = (Key("binaryData"),)
 
+# On one path the later one builds on what the ones before have made.
+_OPERATIONS: Final = (Operation.REMOVE, Operation.REPLACE, Operation.MERGE, Operation.STRATEGIC_MERGE)
+_MERGES: Final = frozenset({Operation.MERGE, Operation.STRATEGIC_MERGE})
+
 Document: TypeAlias = dict[str, Plain]
+Fields: TypeAlias = tuple[str, ...]  # the keys that lead to a field, whatever list elements are between
 Concrete: TypeAlias = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """One rule with the value it would write; None keeps what is there."""
+    """One rule with the value it would write; None keeps what is there. A rule that removes has any value."""
 
     rule: str
     to: Path
     value: Value | None
     operation: Operation = Operation.REPLACE
+    excepts: tuple[Path, ...] = ()  # below `to`: what is there stays
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,81 +92,189 @@ class Folded:
 
     wanted: Document
     outcomes: Sequence[Outcome]
+    dropped: Sequence[Place] = ()  # what was taken away without a rule that says so
+    keyed: Mapping[Fields, str] = field(default_factory=dict)  # lists merged by a key of their elements, or by value
+
+    @property
+    def changed(self) -> Sequence[Place]:
+        """The places for which the target has to change."""
+        return (*(each.place for each in self.outcomes if each.changes), *self.dropped)
 
 
-def fold(live: Document, wishes: Iterable[Wish], gvr: GVR) -> Folded:
-    """Apply all wishes to a copy of `live`; the result does not depend on their order."""
-    wanted = copy(live)
-    assert isinstance(wanted, dict)
-    outcomes: list[Outcome] = []
-    for _, same_weight in groupby(sorted(wishes, key=_order), key=lambda wish: wish.to.weight):
-        group = list(same_weight)
-        places = {wish.rule: locate(wanted, wish.to, string_maps_of(gvr)) for wish in group}
-        for wish in group:
-            twins = sorted(other.rule for other in group if places[other.rule] == places[wish.rule])
-            outcomes.append(_apply(wanted, live, wish, places[wish.rule], twins, gvr))
-    return Folded(
-        wanted,
-        [
-            Outcome(each.wish, each.place, each.error, _differs(live, wanted, each.place))
-            if each.error is None and each.wish.value is not None
-            else each
-            for each in outcomes
-        ],
-    )
+def fold(live: Document, wishes: Iterable[Wish], gvr: GVR, *, drops: Iterable[Place] = ()) -> Folded:
+    """Apply all wishes to a copy of `live`, then take away `drops` that no wish is about; the order given is no matter."""
+    return _Fold(live, gvr).run(wishes, drops)
 
 
-def _order(wish: Wish) -> tuple[int, str, str]:
-    return wish.to.weight, str(wish.to), wish.rule
+class _Removed(Number):
+    """Stands in a list where an element was taken away, so that the others keep their numbers until the end."""
+
+    __slots__ = ()
 
 
-def _apply(wanted: Document, live: Document, wish: Wish, place: Place, twins: Sequence[str], gvr: GVR) -> Outcome:
-    try:
-        if len(twins) > 1:
-            raise RuleError("DuplicateDestination", f"{show(place)} is the destination of {', '.join(twins)}")
-        if wish.value is not None:
-            _write(wanted, place, wish.value, gvr)
-            return Outcome(wish, place)
-        error = None
-    except RuleError as problem:
-        error = problem
-    kept_at = locate(live, wish.to, string_maps_of(gvr))
-    _retain(wanted, live, kept_at)
-    return Outcome(wish, kept_at, error)
+class _Fold:
+    """One target on its way to what it should be."""
 
+    def __init__(self, live: Document, gvr: GVR) -> None:
+        wanted = copy(live)
+        assert isinstance(wanted, dict)
+        self._live = live
+        self._wanted: Document = wanted
+        self._gvr = gvr
+        self._string_maps = string_maps_of(gvr)
+        self._with_gaps: list[list[Plain]] = []
 
-def _write(wanted: Document, place: Place, value: Value, gvr: GVR) -> None:
-    plain = copy(value.plain)
-    if place == _LABELS:
-        plain = with_own_tracking(plain, _present(look(wanted, place)))
-    _check_types(gvr, place, plain)
-    last = place[-1]
-    if isinstance(last, Selector) and not is_selected(plain, last):
-        raise RuleError("TypeMismatch", f"{show(place)}: the new element would no longer have {last.key}={last.value}")
-    put(wanted, place, plain)
+    def run(self, wishes: Iterable[Wish], drops: Iterable[Place]) -> Folded:
+        """Apply the wishes, the broadest first, then the drops."""
+        applied: list[tuple[Outcome, bool]] = []
+        for _, same_weight in groupby(sorted(wishes, key=_order), key=lambda wish: wish.to.weight):
+            group = list(same_weight)
+            places = {wish.rule: locate(self._wanted, wish.to, self._string_maps) for wish in group}
+            for wish in group:
+                twins = _twins(wish, group, places)
+                applied.append(self._apply(wish, places[wish.rule], twins))
+        outcomes = [
+            replace(each, changes=_differs(self._live, self._wanted, each.place)) if has_acted else each
+            for each, has_acted in applied
+        ]
+        for elements in self._with_gaps:
+            elements[:] = [element for element in elements if not isinstance(element, _Removed)]
+        return Folded(self._wanted, outcomes, [place for place in drops if self._drop(place, outcomes)])
 
+    def _apply(self, wish: Wish, place: Place, twins: Sequence[str]) -> tuple[Outcome, bool]:
+        """Apply one wish; tell whether it has changed anything."""
+        try:
+            if twins:
+                raise RuleError("DuplicateDestination", f"{show(place)} is the destination of {', '.join(twins)}")
+            if wish.value is not None:
+                return Outcome(wish, place), self._act(wish, wish.value, place)
+            error = None
+        except RuleError as problem:
+            error = problem
+        kept_at = locate(self._live, wish.to, self._string_maps)
+        self._retain(kept_at)
+        return Outcome(wish, kept_at, error), False
 
-def _retain(wanted: Document, live: Document, place: Place) -> None:
-    """Make `wanted` like `live` at `place`, as far as its surroundings are still there."""
-    kept = look(live, place)
-    try:
-        if isinstance(kept, Absent):
-            take(wanted, place)
+    def _act(self, wish: Wish, value: Value, place: Place) -> bool:
+        for length in range(1, len(place) + 1):
+            if isinstance(look(self._wanted, place[:length]), _Removed):
+                raise RuleError("ElementNotFound", f"{show(place)}: another rule removes {show(place[:length])}")
+        before = look(self._wanted, place)
+        if wish.operation is Operation.REMOVE:
+            _check_removable(self._wanted, place)
+            after: Plain | Absent = ABSENT
         else:
-            put(wanted, place, copy(kept))
-    except RuleError:
-        return
+            after = self._result(wish, value, place, before)
+        if _same(before, after):
+            return False
+        if isinstance(after, Absent):
+            self._take(place)
+        else:
+            put(self._wanted, place, after)
+        return True
+
+    def _result(self, wish: Wish, value: Value, place: Place, before: Plain | Absent) -> Plain | Absent:
+        """What a wish makes of what stands at its place."""
+        check_writable(self._wanted, place)
+        after = self._combined(wish, value, place, before)
+        if isinstance(after, Absent):
+            return after
+        live = look(self._live, place)
+        after = keep_assigned(keep_live(after, live, wish.excepts), live, self._gvr, place)
+        _check_types(self._gvr, place, after)
+        last = place[-1]
+        if isinstance(last, Selector) and not is_selected(after, last):
+            raise RuleError(
+                "TypeMismatch", f"{show(place)}: the new element would no longer have {last.key}={last.value}"
+            )
+        return after
+
+    def _combined(self, wish: Wish, value: Value, place: Place, before: Plain | Absent) -> Plain | Absent:
+        match wish.operation:
+            case Operation.MERGE:
+                return merge(before, value.plain)
+            case Operation.STRATEGIC_MERGE:
+                raise RuleError("StrategicMergeUnsupported", f"{show(place)}: use merge- or a rules entry")
+            case _:
+                after = copy(value.plain)
+                return with_own_tracking(after, _present(before)) if place == _LABELS else after
+
+    def _take(self, place: Place) -> None:
+        if isinstance(place[-1], Key):
+            take(self._wanted, place)
+            return
+        elements = look(self._wanted, place[:-1])
+        position = concrete(self._wanted, place)[-1]
+        assert isinstance(elements, list)
+        assert isinstance(position, int)
+        elements[position] = _Removed("0")
+        self._with_gaps.append(elements)
+
+    def _retain(self, place: Place) -> None:
+        """Make `wanted` like `live` at `place`, as far as its surroundings are still there."""
+        kept = look(self._live, place)
+        try:
+            if not isinstance(kept, Absent):
+                put(self._wanted, place, copy(kept))
+            elif not isinstance(look(self._wanted, place), Absent):
+                self._take(place)
+        except RuleError:
+            return
+
+    def _drop(self, place: Place, outcomes: Iterable[Outcome]) -> bool:
+        """Take `place` away if it is there and no wish is about it; tell whether."""
+        if isinstance(look(self._wanted, place), Absent) or any(_is_about(each, place) for each in outcomes):
+            return False
+        take(self._wanted, place)
+        return True
+
+
+def _order(wish: Wish) -> tuple[int, int, str, str]:
+    return wish.to.weight, _OPERATIONS.index(wish.operation), str(wish.to), wish.rule
+
+
+def _twins(wish: Wish, group: Sequence[Wish], places: Mapping[str, Place]) -> Sequence[str]:
+    """Name the rules that cannot all have this place: of one operation, or one that removes and any other."""
+    there = [other for other in group if places[other.rule] == places[wish.rule]]
+    removes = any(other.operation is Operation.REMOVE for other in there)
+    rivals = sorted(other.rule for other in there if removes or other.operation is wish.operation)
+    return rivals if len(rivals) > 1 else ()
+
+
+def _is_about(outcome: Outcome, place: Place) -> bool:
+    """Tell whether a wish decides what is at `place`; a merge decides only about what it names."""
+    wish = outcome.wish
+    parts: Iterable[Place] = (outcome.place,)
+    if wish.operation in _MERGES and wish.value is not None and outcome.error is None:
+        parts = (*named_places(outcome.place, wish.value.plain), *(outcome.place + each for each in _places(wish)))
+    return any(meet(part, place) for part in parts)
+
+
+def _places(wish: Wish) -> Iterable[Place]:
+    return (locate(None, path) for path in wish.excepts)
+
+
+def _check_removable(document: Document, place: Place) -> None:
+    """Raise `RuleError` if it is not clear what to remove; nothing to remove is clear enough."""
+    try:
+        check_writable(document, place)
+    except RuleError as error:
+        if error.reason not in {"ElementNotFound", "IndexOutOfRange"}:
+            raise
 
 
 def _present(found: Plain | Absent) -> Plain:
     return None if isinstance(found, Absent) else found
 
 
-def _differs(live: Document, wanted: Document, place: Place) -> bool:
-    before, after = look(live, place), look(wanted, place)
+def _same(before: Plain | Absent, after: Plain | Absent) -> bool:
     if isinstance(before, Absent) or isinstance(after, Absent):
-        return before is not after
-    return not equal(before, after)
+        return before is after
+    return equal(before, after)
+
+
+def _differs(live: Document, wanted: Document, place: Place) -> bool:
+    return not _same(look(live, place), look(wanted, place))
 
 
 def _check_types(gvr: GVR, place: Place, plain: Plain) -> None:
@@ -197,27 +315,40 @@ def build_patch(live: Document, folded: Folded, *, uid: str, resource_version: s
 
     Raises `RuleError` (`TooLarge`) when it would be larger than the server takes.
     """
-    wanted = folded.wanted
-    changed = [each.place for each in folded.outcomes if each.changes]
-    if equal(live, wanted):
+    if equal(live, folded.wanted):
         return None
-    through_lists = any(isinstance(step, Index | Selector) for place in changed for step in place)
-    patch = None if through_lists else _merge_patch(live, wanted)
+    patch = None if _goes_through_lists(live, folded) else _merge_patch(live, folded.wanted)
     if patch is not None:
         metadata = patch.setdefault("metadata", {})
         assert isinstance(metadata, dict)
         metadata |= {"uid": uid, "resourceVersion": resource_version}
         return _checked(Patch("merge", encode(patch)))
-    elements = _addressed_elements(live, changed)
+    changes = _Changes(live, folded)
     operations: list[Plain] = [
         {"op": "test", "path": "/metadata/uid", "value": uid},
         {"op": "replace", "path": "/metadata/resourceVersion", "value": resource_version},
-        *(test for element, key in elements.items() for test in _identity_tests(live, element, key)),
-        *_operations(live, wanted, (), frozenset(elements)),
+        *changes.tests(),
+        *changes.operations,
     ]
     if len(operations) > MAX_OPERATIONS:
         raise RuleError("TooLarge", f"the change takes {len(operations)} operations, at most {MAX_OPERATIONS} are sent")
     return _checked(Patch("json", encode(operations)))
+
+
+def _goes_through_lists(live: Document, folded: Folded) -> bool:
+    """Tell whether elements of lists change, and not only lists as a whole."""
+    if any(isinstance(step, Index | Selector) for place in folded.changed for step in place):
+        return True
+    return bool(folded.keyed) and any(path in folded.keyed for path in _changed_lists(live, folded.wanted, ()))
+
+
+def _changed_lists(live: Plain, wanted: Plain, path: Fields) -> Iterator[Fields]:
+    """Name the lists that differ, as far as maps lead to them."""
+    if isinstance(live, dict) and isinstance(wanted, dict):
+        for key in live.keys() & wanted.keys():
+            yield from _changed_lists(live[key], wanted[key], (*path, key))
+    elif isinstance(live, list) and isinstance(wanted, list) and not equal(live, wanted):
+        yield path
 
 
 def _checked(patch: Patch) -> Patch:
@@ -245,16 +376,93 @@ def _merge_patch(live: Document, wanted: Document) -> Document | None:
     return patch
 
 
-def _addressed_elements(live: Document, changed: Sequence[Place]) -> Mapping[Concrete, str]:
-    """Name every list element that a rule leads through, where the live target has it, and the key it goes by."""
-    found: dict[Concrete, str] = {}
-    for place in changed:
+class _Changes:
+    """The operations of a JSON patch; a list is one value except for the elements that rules and merges change.
+
+    Elements of one list change where they stand, then those that go are removed from the end, then new ones are added.
+    """
+
+    def __init__(self, live: Document, folded: Folded) -> None:
+        self._live = live
+        self._keyed = folded.keyed
+        self._elements: dict[Concrete, str] = {}  # every element that is addressed, and the key it goes by
+        self._removed: set[Concrete] = set()
+        for place in folded.changed:
+            self._address(place, folded.wanted)
+        self._addressed = frozenset(self._elements)
+        self.operations: Sequence[Plain] = tuple(self._between(live, folded.wanted, ()))
+
+    def tests(self) -> Iterator[Plain]:
+        """Yield a test for each element addressed: that it is the one that was looked at."""
+        for element, key in self._elements.items():
+            yield from _identity_tests(self._live, element, key)
+
+    def _address(self, place: Place, wanted: Document) -> None:
         for position, step in enumerate(place):
             above = place[: position + 1]
-            if isinstance(step, Index | Selector) and not isinstance(look(live, above), Absent):
-                key = step.key if isinstance(step, Selector) else ""
-                found[concrete(live, above)] = found.get(concrete(live, above)) or key
-    return found
+            if isinstance(step, Key) or isinstance(look(self._live, above), Absent):
+                continue
+            element = concrete(self._live, above)
+            self._elements[element] = self._elements.get(element) or (step.key if isinstance(step, Selector) else "")
+            if isinstance(step, Selector) and isinstance(look(wanted, above), Absent):
+                self._removed.add(element)
+
+    def _between(self, live: Plain, wanted: Plain, path: Concrete) -> Iterator[Plain]:
+        if equal(live, wanted):
+            return
+        if isinstance(live, dict) and isinstance(wanted, dict):
+            for key in live:
+                if key not in wanted:
+                    yield {"op": "remove", "path": _pointer((*path, key))}
+            for key, value in wanted.items():
+                if key in live:
+                    yield from self._between(live[key], value, (*path, key))
+                else:
+                    yield {"op": "add", "path": _pointer((*path, key)), "value": value}
+        elif isinstance(live, list) and isinstance(wanted, list):
+            yield from self._between_lists(live, wanted, path)
+        else:
+            yield {"op": "replace", "path": _pointer(path), "value": wanted}
+
+    def _between_lists(self, live: list[Plain], wanted: list[Plain], path: Concrete) -> Iterator[Plain]:
+        key = self._keyed.get(tuple(step for step in path if isinstance(step, str)))
+        staying = self._staying(live, wanted, path) if key is None else _staying_by_key(live, wanted, key)
+        if staying is None:
+            yield {"op": "replace", "path": _pointer(path), "value": wanted}
+            return
+        for position, after in zip(staying, wanted, strict=False):
+            if key and not equal(live[position], after):
+                self._elements.setdefault((*path, position), key)
+            yield from self._between(live[position], after, (*path, position))
+        for position in sorted(set(range(len(live))) - set(staying), reverse=True):
+            self._elements.setdefault((*path, position), key or "")
+            yield {"op": "remove", "path": _pointer((*path, position))}
+        for added in wanted[len(staying) :]:
+            yield {"op": "add", "path": _pointer((*path, "-")), "value": added}
+
+    def _staying(self, live: list[Plain], wanted: list[Plain], path: Concrete) -> Sequence[int] | None:
+        """Name the positions that stay when only elements that rules lead to change; None if others change too."""
+        staying = [position for position in range(len(live)) if (*path, position) not in self._removed]
+        if len(staying) != len(wanted):
+            return None
+        pairs = zip(staying, wanted, strict=True)
+        is_known = all(equal(live[at], after) or (*path, at) in self._addressed for at, after in pairs)
+        return staying if is_known else None
+
+
+def _staying_by_key(live: list[Plain], wanted: list[Plain], key: str) -> Sequence[int] | None:
+    """Name the positions of the elements that stay, in order and before all new ones; None if it is not as simple."""
+    before, after = [_identity(each, key) for each in live], [_identity(each, key) for each in wanted]
+    if None in before or None in after or len(set(before)) < len(before) or len(set(after)) < len(after):
+        return None
+    staying = [position for position, each in enumerate(before) if each in after]
+    return staying if after[: len(staying)] == [before[position] for position in staying] else None
+
+
+def _identity(element: Plain, key: str) -> str | Number | bool | None:
+    """What an element of a list goes by: the value of `key`, without a key the element itself; None if by nothing."""
+    found = element.get(key) if key and isinstance(element, dict) else element
+    return None if isinstance(found, dict | list) or (key and found is element) else found
 
 
 def _identity_tests(live: Document, element: Concrete, key: str) -> Iterator[Plain]:
@@ -278,33 +486,6 @@ def _at(document: Plain, path: Concrete) -> Plain:
             assert isinstance(node, dict)
             node = node[step]
     return node
-
-
-def _operations(live: Plain, wanted: Plain, path: Concrete, elements: frozenset[Concrete]) -> Iterator[Plain]:
-    """Yield the changes, parents first; a list is one value except for the elements that rules lead through."""
-    if equal(live, wanted):
-        return
-    if isinstance(live, dict) and isinstance(wanted, dict):
-        for key in live:
-            if key not in wanted:
-                yield {"op": "remove", "path": _pointer((*path, key))}
-        for key, value in wanted.items():
-            if key in live:
-                yield from _operations(live[key], value, (*path, key), elements)
-            else:
-                yield {"op": "add", "path": _pointer((*path, key)), "value": value}
-    elif isinstance(live, list) and isinstance(wanted, list) and _is_elementwise(live, wanted, path, elements):
-        for position, (before, after) in enumerate(zip(live, wanted, strict=True)):
-            yield from _operations(before, after, (*path, position), elements)
-    else:
-        yield {"op": "replace", "path": _pointer(path), "value": wanted}
-
-
-def _is_elementwise(live: list[Plain], wanted: list[Plain], path: Concrete, elements: frozenset[Concrete]) -> bool:
-    return len(live) == len(wanted) and all(
-        equal(before, after) or (*path, position) in elements
-        for position, (before, after) in enumerate(zip(live, wanted, strict=True))
-    )
 
 
 def _pointer(path: Concrete) -> str:

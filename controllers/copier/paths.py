@@ -558,6 +558,17 @@ def may_overlap(one: Path, other: Path, string_maps: StringMaps = NO_STRING_MAPS
     return walk(0, 0, ())
 
 
+def meet(one: Place, other: Place) -> bool:
+    """Tell whether two places of one object are equal, or one leads through the other."""
+    for step, other_step in zip(one, other, strict=False):
+        if isinstance(step, Key) and isinstance(other_step, Key):
+            if step != other_step:
+                return False
+        elif _are_apart(step, other_step):
+            return False
+    return True
+
+
 def _are_apart(step: Step, other: Step) -> bool:
     """Tell whether two steps into one list never reach the same element."""
     match step, other:

@@ -208,8 +208,8 @@ def _why_unreadable(ref: ObjectRef, problem: InformersError | None) -> str:
 def read_source(rule: Rule, ref: ObjectRef | None, target: Target, snapshot: Snapshot, policy: Policy) -> Found:
     """Return the value of a rule that `locate_source` accepted. Raises `RuleError`, `PendingError`."""
     if ref is None or not isinstance(rule.origin, Source):
-        assert isinstance(rule.origin, Value)
-        return Found(rule.origin)
+        assert not isinstance(rule.origin, Source)
+        return Found(Value(None) if rule.origin is None else rule.origin)  # what is removed needs no value
     crosses = crosses_border(ref, target.ref)
     needs_consent = crosses and policy.cross_namespace is CrossNamespace.CONSENT
     source = snapshot.object_of(ref)

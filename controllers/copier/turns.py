@@ -40,7 +40,9 @@ class Turn:
             return None
         delivers = self.found is not None and self.error is None and not self.is_quiet
         value = self.found.value if delivers and self.found is not None else None
-        return Wish(self.id, self.to, value, self.rule.operation if self.rule is not None else Operation.REPLACE)
+        if self.rule is None:  # it could not be read, but what it would do to which path is known
+            return Wish(self.id, self.to, value, Operation(self.identity[0]))
+        return Wish(self.id, self.to, value, self.rule.operation, self.rule.conversion.excepts)
 
     @property
     def kind(self) -> str:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controllers.copier.compute import Document, Folded, Patch, Wish, build_patch, fold
-from controllers.copier.paths import ABSENT, Key, Place, locate, look, parse_path, put, take
+from controllers.copier.paths import ABSENT, Key, Path, Place, locate, look, parse_path, put, take
+from controllers.copier.rules import Operation
 from controllers.copier.values import Number, Plain, Value, copy, decode, encode, equal, parse_constant
 from informers import GVR
 
@@ -38,9 +39,18 @@ path_texts = st.builds(
     lambda words: "spec" + "".join(words),
     st.lists(st.sampled_from([".a", ".b", ".c", '["a.b"]', '["x/y"]', "[0]", "[1]", "[name=p]", ".v"]), max_size=4),
 )
-wish_lists = st.dictionaries(path_texts, st.one_of(st.none(), values.map(Value)), max_size=4).map(
-    lambda found: [Wish(f"rule-{text}", parse_path(text), value) for text, value in found.items()]
-)
+operations = st.sampled_from([Operation.REPLACE, Operation.MERGE, Operation.REMOVE])
+excepts = st.lists(st.sampled_from(["a", "b", "[0]", "[name=p].v"]).map(parse_path), max_size=1).map(tuple)
+
+
+def wish(to: str, operation: Operation, value: Plain | Value, excepted: tuple[Path, ...] = ()) -> Wish:
+    known = value if isinstance(value, Value | None) else Value(value)
+    return Wish(f"{operation}-{to}", parse_path(to), known, operation, excepted)
+
+
+wish_lists = st.dictionaries(
+    st.tuples(path_texts, operations), st.tuples(st.one_of(st.none(), values.map(Value)), excepts), max_size=4
+).map(lambda found: [wish(*key, *rest) for key, rest in found.items()])
 
 
 def document(**fields: Plain) -> Document:
@@ -162,6 +172,25 @@ def test_a_rule_that_cannot_deliver_keeps_its_path(live: Document, asked: list[W
         parents = [look(wanted, place[:length]) for length in range(1, len(place))]
         if all(isinstance(parent, dict) for parent in parents):
             assert (before is ABSENT and after is ABSENT) or equal(before, after)  # type: ignore[arg-type]  # both present
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(documents, wish_lists, st.lists(path_texts, max_size=2))
+def test_what_is_dropped_is_taken_away_and_nothing_that_a_rule_is_about(
+    live: Document, asked: list[Wish], texts: list[str]
+) -> None:
+    drops = [locate(live, parse_path(text)) for text in texts if "[0]" not in text and "[1]" not in text]
+
+    without, folded = fold(live, asked, WIDGETS), fold(live, asked, WIDGETS, drops=drops)
+
+    for place in folded.dropped:
+        assert look(folded.wanted, place) is ABSENT
+    for outcome in folded.outcomes:
+        if outcome.wish.operation is not Operation.MERGE:
+            before, after = look(without.wanted, outcome.place), look(folded.wanted, outcome.place)
+            assert (before is ABSENT and after is ABSENT) or equal(before, after)  # type: ignore[arg-type]  # both present
+    patch = patch_of(live, folded)
+    assert same_json(folded.wanted if patch is None else applied(live, patch), folded.wanted)
 
 
 @settings(deadline=None)  # the machine may be busy
@@ -306,6 +335,191 @@ def test_what_the_server_would_refuse_is_a_type_mismatch(gvr: GVR, path: str, va
         raise outcome.error
     assert outcome.error.reason == "TypeMismatch"
     assert patch_of(live, folded) is None
+
+
+def test_a_merge_keeps_what_it_does_not_name_and_a_null_in_it_deletes() -> None:
+    live = document(data={"local": "mine", "old": "x", "a": "0"})
+
+    folded = fold(live, [wish("data", Operation.MERGE, {"a": "1", "old": None, "never": None})], CONFIGMAPS)
+
+    assert folded.wanted["data"] == {"local": "mine", "a": "1"}
+    assert [each.changes for each in folded.outcomes] == [True]
+
+
+@pytest.mark.parametrize("live", [document(), document(data=None)])
+def test_a_merge_that_only_deletes_makes_no_map(live: Document) -> None:
+    folded = fold(live, [wish("data", Operation.MERGE, {"old": None})], CONFIGMAPS)
+
+    assert patch_of(live, folded) is None
+
+
+def test_on_one_path_replace_comes_before_merge() -> None:
+    live = document(spec={"m": {"old": "x"}})
+    asked = [wish("spec.m", Operation.MERGE, {"b": "2", "a": None}), wish("spec.m", Operation.REPLACE, {"a": "1"})]
+
+    assert fold(live, asked, WIDGETS).wanted["spec"] == {"m": {"b": "2"}}
+    assert fold(live, asked[::-1], WIDGETS).wanted["spec"] == {"m": {"b": "2"}}
+
+
+def test_a_merge_that_cannot_deliver_keeps_its_path_under_a_replace() -> None:
+    live = document(spec={"m": {"old": "x"}, "n": "x"})
+    asked = [wish("spec.m", Operation.MERGE, None), wish("spec", Operation.REPLACE, {"m": {"a": "1"}})]
+
+    assert fold(live, asked, WIDGETS).wanted["spec"] == {"m": {"old": "x"}}
+
+
+@pytest.mark.parametrize("other", [Operation.REPLACE, Operation.MERGE, Operation.REMOVE])
+def test_remove_and_anything_else_on_one_path_are_all_refused(other: Operation) -> None:
+    live = document(spec={"k": {"a": "mine"}})
+    asked = [wish("spec.k", Operation.REMOVE, Value(None)), wish('spec["k"]', other, {"b": "1"})]
+
+    folded = fold(live, asked, WIDGETS)
+
+    assert [each.error and each.error.reason for each in folded.outcomes] == ["DuplicateDestination"] * 2
+    assert folded.wanted == live
+
+
+def test_removing_takes_a_key_away_and_an_absent_one_is_no_change() -> None:
+    live = document(spec={"paused": True, "text": "x"})
+    asked = [wish(to, Operation.REMOVE, Value(None)) for to in ("spec.paused", "spec.none", "spec.none.below")]
+
+    folded = fold(live, asked, WIDGETS)
+
+    assert folded.wanted["spec"] == {"text": "x"}
+    assert [(each.error, each.changes) for each in folded.outcomes] == [(None, False), (None, True), (None, False)]
+
+
+def test_a_removal_that_is_held_back_keeps_what_is_there() -> None:
+    live = document(spec={"paused": True})
+
+    assert fold(live, [wish("spec.paused", Operation.REMOVE, None)], WIDGETS).wanted == live
+
+
+@pytest.mark.parametrize(
+    ("to", "reason"), [("spec.text.below", "WrongContainer"), ("spec.l[name=twin]", "ElementAmbiguous")]
+)
+def test_a_removal_that_does_not_fit_the_target_says_so(to: str, reason: str) -> None:
+    live = document(spec={"text": "x", "l": [{"name": "twin"}, {"name": "twin"}]})
+
+    (outcome,) = fold(live, [wish(to, Operation.REMOVE, Value(None))], WIDGETS).outcomes
+
+    assert outcome.error is not None
+    assert outcome.error.reason == reason
+
+
+def test_elements_are_removed_from_the_end_and_others_keep_their_numbers_until_then() -> None:
+    live = document(spec={"l": [{"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "d", "v": "old"}]})
+    asked = [
+        wish("spec.l[name=a]", Operation.REMOVE, Value(None)),
+        wish("spec.l[name=c]", Operation.REMOVE, Value(None)),
+        wish("spec.l[3].v", Operation.REPLACE, "new"),
+    ]
+
+    folded = fold(live, asked, WIDGETS)
+    patch = patch_of(live, folded)
+
+    assert folded.wanted["spec"] == {"l": [{"name": "b"}, {"name": "d", "v": "new"}]}
+    assert patch is not None
+    assert json.loads(patch.body)[2:] == [
+        {"op": "test", "path": "/spec/l/0/name", "value": "a"},
+        {"op": "test", "path": "/spec/l/2/name", "value": "c"},
+        {"op": "test", "path": "/spec/l/3/name", "value": "d"},
+        {"op": "replace", "path": "/spec/l/3/v", "value": "new"},
+        {"op": "remove", "path": "/spec/l/2"},
+        {"op": "remove", "path": "/spec/l/0"},
+    ]
+
+
+def test_a_rule_into_an_element_that_another_rule_removes_says_so() -> None:
+    live = document(spec={"l": [{"name": "a", "v": "old"}]})
+    asked = [wish("spec.l[name=a]", Operation.REMOVE, Value(None)), wish("spec.l[0].v", Operation.REPLACE, "new")]
+
+    folded = fold(live, asked, WIDGETS)
+
+    assert [each.error and each.error.reason for each in folded.outcomes] == [None, "ElementNotFound"]
+    assert folded.wanted["spec"] == {"l": []}
+
+
+def test_what_is_excepted_stays_as_the_target_has_it() -> None:
+    live = document(spec={"t": {"nodeName": "mine", "extra": "x", "l": [{"name": "p", "v": "own"}, {"name": "q"}]}})
+    value: Plain = {"a": "1", "nodeName": "theirs", "other": "x", "l": [{"name": "p", "v": "x", "w": "y"}]}
+    excepted = tuple(map(parse_path, ("nodeName", "other", "none", "l[name=p].v", "l[name=q]", "l[name=r].v")))
+
+    folded = fold(live, [wish("spec.t", Operation.REPLACE, value, excepted)], WIDGETS)
+
+    assert folded.wanted["spec"] == {
+        "t": {"a": "1", "nodeName": "mine", "l": [{"name": "p", "v": "own", "w": "y"}, {"name": "q"}]}
+    }
+
+
+def test_a_merge_keeps_what_is_excepted_too() -> None:
+    live = document(spec={"a": "mine"})
+
+    folded = fold(live, [wish("spec", Operation.MERGE, {"a": "1", "b": "2"}, (parse_path("a"),))], WIDGETS)
+
+    assert folded.wanted["spec"] == {"a": "mine", "b": "2"}
+
+
+def test_what_the_server_assigned_to_a_service_stays_when_its_spec_is_copied() -> None:
+    ports: list[Plain] = [
+        {"name": "web", "port": Number("80"), "nodePort": Number("30080")},
+        {"name": "dns", "port": Number("53"), "protocol": "UDP", "nodePort": Number("30053")},
+    ]
+    live = document(spec={"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ports": ports})
+    value: Plain = {
+        "clusterIP": "10.9.9.9",
+        "healthCheckNodePort": Number("31000"),
+        "ports": [
+            {"name": "web", "port": Number("81"), "nodePort": Number("31111")},
+            {"port": Number("53"), "protocol": "UDP", "nodePort": Number("31053")},
+            {"port": Number("53"), "nodePort": Number("31054")},
+        ],
+    }
+
+    folded = fold(live, [wish("spec", Operation.REPLACE, value)], GVR("", "v1", "services"))
+
+    assert folded.wanted["spec"] == {
+        "clusterIP": "10.0.0.1",
+        "clusterIPs": ["10.0.0.1"],
+        "ports": [
+            {"name": "web", "port": Number("81"), "nodePort": Number("30080")},
+            {"port": Number("53"), "protocol": "UDP", "nodePort": Number("30053")},
+            {"port": Number("53")},
+        ],
+    }
+
+
+def test_the_volume_of_a_claim_stays_when_its_spec_is_copied() -> None:
+    live = document(spec={"volumeName": "mine"})
+    asked = [wish("spec", Operation.REPLACE, {"volumeName": "theirs", "x": "y"})]
+
+    assert fold(live, asked, GVR("", "v1", "persistentvolumeclaims")).wanted["spec"] == {"volumeName": "mine", "x": "y"}
+    assert fold(live, asked, WIDGETS).wanted["spec"] == {"volumeName": "theirs", "x": "y"}
+
+
+def test_a_drop_goes_unless_a_rule_is_about_it() -> None:
+    live = document(data={"gone": "1", "named": "2", "kept": "3", "waits": "4"})
+    asked = [wish("data", Operation.MERGE, {"named": "2"}), wish("data.waits", Operation.REPLACE, None)]
+    drops = [(Key("data"), Key(name)) for name in ("gone", "named", "waits", "none")]
+
+    folded = fold(live, asked, CONFIGMAPS, drops=drops)
+
+    assert folded.wanted["data"] == {"named": "2", "kept": "3", "waits": "4"}
+    assert folded.dropped == [(Key("data"), Key("gone"))]
+    assert patch_of(live, folded) is not None
+
+
+def test_an_element_is_dropped_by_its_key() -> None:
+    live = document(spec={"l": [{"name": "a"}, {"name": "b"}]})
+
+    folded = fold(live, [], WIDGETS, drops=[locate(live, parse_path("spec.l[name=a]"))])
+    patch = patch_of(live, folded)
+
+    assert patch is not None
+    assert json.loads(patch.body)[2:] == [
+        {"op": "test", "path": "/spec/l/0/name", "value": "a"},
+        {"op": "remove", "path": "/spec/l/0"},
+    ]
 
 
 def test_a_whole_map_of_labels_leaves_the_targets_tracking_keys() -> None:
