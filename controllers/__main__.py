@@ -2,8 +2,9 @@
 
 A module has `setup(manager, options)`. It may have `add_arguments(parser)`, `check_arguments(parser, options)`
 for what only shows in all options together, `PROGRAM` (its name in `--help`, in the User-Agent and as a console
-script; else the module's name) and `main(manager, options) -> int`, which is called after `setup` in place of
-`manager.run()`.
+script; else the module's name), `main(manager, options) -> int`, which is called after `setup` in place of
+`manager.run()`, and `run_offline(options)`, which is asked before anything of a cluster is looked for: the status that
+it returns ends the program, None goes on.
 
 The exit status is 0 after a signal, 1 when something failed, 2 for a command line or a configuration that cannot
 be used, with the cause on one line of stderr.
@@ -94,6 +95,9 @@ def _run(name: str, words: Sequence[str]) -> int:
     options = parse_arguments(module, program, words)
     try:
         informers.configure_logging(level=options.log_level, format=options.log_format)
+        status = module.run_offline(options) if hasattr(module, "run_offline") else None
+        if status is not None:
+            return int(status)
         manager = build_manager(program, vars(options))
         module.setup(manager, options)
         if hasattr(module, "main"):
@@ -183,7 +187,7 @@ def _http_options(options: Mapping[str, Any]) -> informers.HTTPOptions | None:
     if "http_address" not in options:
         return None
     address = options["http_address"] or (":8080" if informers.Clusters.in_pod() else "off")
-    return None if address == "off" else informers.HTTPOptions(address)
+    return None if address == "off" else informers.HTTPOptions(address, metrics=options.get("metrics", True))
 
 
 def _end(program: str, error: informers.InformersError, *, status: int) -> int:

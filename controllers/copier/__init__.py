@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from controllers.copier.consent import CrossNamespace
 from controllers.copier.kinds import check_resource_text, is_full_form, is_guarded
+from controllers.copier.metering import Meter
 from controllers.copier.readiness import why_unready
 from controllers.copier.reconciler import NAMESPACES, Copier
 from controllers.copier.rules import Fate, has_rules
@@ -32,6 +36,9 @@ from informers import (
 
 PROGRAM: Final = "k8s-copier"
 
+_USAGE: Final = """%(prog)s [run] [FLAGS]
+       %(prog)s explain --filename FILE [FLAGS]
+       %(prog)s explain RESOURCE [NAMESPACE/]NAME [FLAGS]"""
 _NAMESPACE: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _DEBUG_VERBOSITY: Final = 4
 _KEEP: Final = "keep"  # another word for retain
@@ -50,12 +57,29 @@ class _Default(str):
     __slots__ = ()
 
 
+class Form(StrEnum):
+    """What the program is asked to do."""
+
+    RUN = "run"
+    DRY_RUN = "dry-run"
+    EXPLAIN = "explain"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The one object that `explain RESOURCE [NAMESPACE/]NAME` is about."""
+
+    resource: str
+    namespace: str | None  # None: none was written
+    name: str
+
+
 def add_arguments(parser: FlagParser) -> None:
     """Declare the copier's own options; the shared flags are there already."""
-    parser.leave_out("dry-run")
+    parser.usage = _USAGE
     parser.ignore(*_KLOG_FLAGS)
     parser.set_defaults(workers="4", log_level=_Default("info"))
-    parser.add_argument("command", nargs="?", choices=("run",), default="run", help="run (may be left out)")
+    parser.add_argument("words", nargs="*", metavar="run | explain", help="run (may be left out), or explain")
     parser.add_argument(
         "-t",
         "--target",
@@ -74,6 +98,16 @@ def add_arguments(parser: FlagParser) -> None:
         metavar="NAME",
         help="watch only these namespaces, for targets and sources; repeatable, or with commas (default: all)",
     )
+    _add_policies(parser)
+    _add_reports(parser)
+    parser.add_argument("--metrics", action="store_true", default=True, help="serve /metrics at --http-address")
+    parser.add_argument(
+        "-v", "--v", type=_verbosity, default="0", metavar="N", help="4 and more: log for debugging; --log-level wins"
+    )
+
+
+def _add_policies(parser: FlagParser) -> None:
+    """Declare what decides which values are copied, and what becomes of those that are not any more."""
     parser.add_argument(
         "--cross-namespace",
         type=str,
@@ -95,17 +129,102 @@ def add_arguments(parser: FlagParser) -> None:
         default=str(Fate.RETAIN),
         help="what becomes of a copied value when its rule is removed, where the rule did not say: retain (or keep) or remove",
     )
+
+
+def _add_reports(parser: FlagParser) -> None:
+    """Declare what is for explain and --dry-run."""
     parser.add_argument(
-        "-v", "--v", type=_verbosity, default="0", metavar="N", help="4 and more: log for debugging; --log-level wins"
+        "-f",
+        "--filename",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="explain the rules in the manifests of this file; - is stdin; repeatable",
+    )
+    parser.add_argument("--offline", action="store_true", help="explain -f without a cluster, as far as that goes")
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "json"),
+        default=_Default("text"),
+        help="how explain and --dry-run report: text or json",
     )
 
 
 def check_arguments(parser: FlagParser, options: argparse.Namespace) -> None:
     """End with a usage error for what only shows in all options together, and settle what follows from others."""
+    command, *rest = options.words or ["run"]
+    if command not in {"run", "explain"}:
+        parser.error(f"command: want one of run, explain, got {_quoted(command)}")
+    options.asked = _asked(parser, rest) if command == "explain" else None
+    if command == "run" and rest:
+        parser.error(f"argument: want nothing more, got {_quoted(rest[0])}")
+    options.form = Form.EXPLAIN if command == "explain" else Form.DRY_RUN if options.dry_run else Form.RUN
+    if options.form is Form.EXPLAIN:
+        _check_explain(parser, options)
+    else:
+        _check_run(parser, options)
+    if options.form is not Form.RUN:
+        # Neither leads nor is probed, unless that is asked for: another copier may run beside it.
+        options.leader_elect = False
+        options.http_address = options.http_address or "off"
+    if isinstance(options.log_level, _Default):
+        quiet = "warning" if options.form is not Form.RUN else options.log_level
+        options.log_level = "debug" if options.v >= _DEBUG_VERBOSITY else str(quiet)
+
+
+def _check_run(parser: FlagParser, options: argparse.Namespace) -> None:
+    for flag, is_given in (("--filename", options.filename), ("--offline", options.offline)):
+        if is_given:
+            parser.error(f"{flag}: want it with explain only")
+    if options.form is Form.RUN and not isinstance(options.output, _Default):
+        parser.error("--output: want it with explain or --dry-run only")
     if not options.target:
         parser.error("at least one --target is required")
-    if isinstance(options.log_level, _Default) and options.v >= _DEBUG_VERBOSITY:
-        options.log_level = "debug"
+
+
+def _check_explain(parser: FlagParser, options: argparse.Namespace) -> None:
+    if options.dry_run:
+        parser.error("--dry-run: want it without explain, which writes nothing either")
+    if bool(options.filename) == (options.asked is not None):
+        found = "both" if options.filename else "neither"
+        parser.error(f"explain: want --filename FILE or RESOURCE [NAMESPACE/]NAME, got {found}")
+    if options.offline and options.asked is not None:
+        parser.error("--offline: want it with --filename, as an object is looked up in a cluster")
+    for flag, is_given in (("--context", options.contexts), ("--all-contexts", options.all_contexts)):
+        if options.offline and is_given:
+            parser.error(f"{flag}: want it without --offline, which uses no cluster")
+
+
+def _asked(parser: FlagParser, words: Sequence[str]) -> Asked | None:
+    if not words:
+        return None
+    resource, *rest = words
+    try:
+        check_resource_text(resource)
+    except ConfigError as error:
+        parser.error(f"explain: {error}, got {_quoted(resource)}")
+    if len(rest) != 1:
+        parser.error(
+            f"argument: want nothing more, got {_quoted(rest[1])}"
+            if rest
+            else f"explain: want [NAMESPACE/]NAME after RESOURCE, got {_quoted(resource)}"
+        )
+    namespace, slash, name = rest[0].rpartition("/")
+    if not name or (slash and not _NAMESPACE.fullmatch(namespace)):
+        parser.error(f"explain: want [NAMESPACE/]NAME, got {_quoted(rest[0])}")
+    return Asked(resource, namespace if slash else None, name)
+
+
+def _quoted(word: str) -> str:
+    return json.dumps(word[:100])
+
+
+def run_offline(options: argparse.Namespace) -> int | None:
+    """Explain without a cluster, if that is asked for."""
+    if not options.offline:
+        return None
+    raise ConfigError("--offline is not there yet")
 
 
 def setup(manager: Manager, options: argparse.Namespace) -> None:
@@ -115,6 +234,8 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
     """
     if options.ignored_flags:
         _log.debug("flags without a meaning were ignored", extra=fields(flags=options.ignored_flags))
+    if options.form is Form.EXPLAIN:
+        return
     clusters = manager.clusters()
     if len(clusters) == 1:
         for text in options.target:
@@ -127,9 +248,11 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
     mappers = {cluster: manager.mapper(cluster) for cluster in clusters}
     manager.add_ready_check("targets", lambda: why_unready(targets, mappers))
     clock = SystemClock()
+    meter = Meter()
+    meter.show(clusters)
     graph = manager.dependency_graph(namespaces=options.namespace)
     copier = Copier(
-        writer=Writer(manager.client, clock),
+        writer=Writer(manager.client, clock, meter),
         events=manager.events,
         graph=graph,
         mapper=manager.mapper,
@@ -137,6 +260,7 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
         namespaces=manager.lister(Selection(NAMESPACES, metadata_only=True), required=False),
         clock=clock,
         policy=policy_of(options),
+        meter=meter,
         full_targets=tuple(filter(is_full_form, options.target)),
     )
     manager.add_controller(
@@ -148,6 +272,14 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
         predicate=concerns_rules,
         required=False,
     )
+
+
+def main(manager: Manager, options: argparse.Namespace) -> int:
+    """Run until stopped, or report once; return the exit status."""
+    if options.form is not Form.RUN:
+        raise ConfigError(f"{options.form} is not there yet")
+    manager.run()
+    return 0
 
 
 def policy_of(options: argparse.Namespace) -> Policy:

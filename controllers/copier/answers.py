@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from controllers.copier.metering import Sent
 from controllers.copier.problems import RuleError
-from informers import APIError, ObjectRef
+from informers import APIError, ConflictError, NotFoundError, ObjectRef, TooManyRequestsError, TransportError
 
 _CONTENT: Final = frozenset({400, 413, 415, 422})
 
@@ -50,3 +51,20 @@ def refusal(error: APIError, *, target_is_immutable: bool) -> RuleError | None:
     # tell it by. A field may be called `immutable`, so the word alone says nothing.
     is_immutable = target_is_immutable or any("is immutable" in cause.message for cause in error.causes)
     return RuleError("Immutable" if is_immutable and error.status == 422 else "Invalid", text)
+
+
+def sent_as(problem: APIError | TransportError) -> Sent:
+    """Say under which result a PATCH that failed is counted."""
+    if not isinstance(problem, APIError):
+        return Sent.ERROR
+    if is_other_object(problem) or isinstance(problem, ConflictError):
+        return Sent.CONFLICT
+    if problem.denied_by:
+        return Sent.DENIED
+    if is_forbidden(problem):
+        return Sent.FORBIDDEN
+    if isinstance(problem, NotFoundError):
+        return Sent.GONE
+    if isinstance(problem, TooManyRequestsError) or (problem.status == 503 and problem.retry_after is not None):
+        return Sent.THROTTLED
+    return Sent.INVALID if problem.status in _CONTENT else Sent.ERROR

@@ -56,6 +56,7 @@ class Entry:
     namespace: str
     kind: str | None
     name: str | None
+    text: str  # as it was written
 
     def matches(self, target: Target, *, source_cluster: str) -> bool:
         """Tell whether this entry names the target."""
@@ -81,10 +82,23 @@ def crosses_border(source: ObjectRef, target: ObjectRef) -> bool:
     return (source.cluster, source.namespace) != (target.cluster, target.namespace)
 
 
-def has_consent(text: str | None, target: Target, *, source_cluster: str) -> bool:
-    """Tell whether the source's annotation lets its values go to `target`."""
-    entries = parse_consent(text)
-    return any(entry.matches(target, source_cluster=source_cluster) for entry in entries)
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """Whether a copy needs its source's consent, and the entry that gives it."""
+
+    is_needed: bool
+    entry: str | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        """Tell whether the value may not leave."""
+        return self.is_needed and self.entry is None
+
+
+def consenting_entry(text: str | None, target: Target, *, source_cluster: str) -> str | None:
+    """Return the entry of the source's annotation that lets its values go to `target`, None without one."""
+    matching = (entry for entry in parse_consent(text) if entry.matches(target, source_cluster=source_cluster))
+    return next((entry.text for entry in matching), None)
 
 
 def parse_consent(text: str | None) -> Sequence[Entry]:
@@ -113,11 +127,11 @@ def _parse_entry(text: str) -> Entry | None:
         return None
     match parts[1:]:
         case [kind, name]:
-            return Entry(cluster, namespace, kind, name)
+            return Entry(cluster, namespace, kind, name, text)
         case [name]:
-            return Entry(None, namespace, None, name)
+            return Entry(None, namespace, None, name, text)
         case _:
-            return Entry(None, namespace, None, None)
+            return Entry(None, namespace, None, None, text)
 
 
 def glob_matches(pattern: str, text: str) -> bool:

@@ -12,7 +12,16 @@ from typing import Final
 from controllers.copier.consent import Target
 from controllers.copier.problems import RuleError
 from controllers.copier.rules import Fate, RuleSet
-from controllers.copier.sources import Found, PendingError, Policy, Snapshot, locate_source, read_source
+from controllers.copier.sources import (
+    Found,
+    PendingError,
+    Policy,
+    Snapshot,
+    ask_consent,
+    locate_source,
+    missing_consent,
+    read_source,
+)
 from controllers.copier.turns import Turn
 from controllers.copier.values import Value
 from informers import RESTMapper
@@ -42,7 +51,12 @@ def read_all(turns: Iterable[Turn], whom: Target, snapshot: Snapshot, policy: Po
         if turn.rule is None or turn.error is not None:
             continue
         try:
-            turn.found = read_source(turn.rule, turn.source, whom, snapshot, policy)
+            if turn.source is not None:
+                # Before the content is asked for: that it cannot be read would tell that the source exists.
+                turn.consent = ask_consent(turn.source, whom, snapshot, policy)
+                if turn.consent.is_missing:
+                    raise missing_consent(turn.source, whom)
+            turn.found = read_source(turn.rule, turn.source, whom, snapshot)
         except PendingError:
             turn.is_quiet = True
         except RuleError as error:

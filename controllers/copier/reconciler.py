@@ -16,6 +16,7 @@ from controllers.copier.consent import Target
 from controllers.copier.evaluation import plan, read_all
 from controllers.copier.kinds import is_guarded
 from controllers.copier.memory import Conditions, Memories, Memory, fingerprint
+from controllers.copier.metering import Meter
 from controllers.copier.paths import show
 from controllers.copier.problems import RuleError, UnexpectedError
 from controllers.copier.reports import Status, report, report_shared, warn_base64
@@ -23,7 +24,7 @@ from controllers.copier.rules import RuleSet, has_rules, parse_rules
 from controllers.copier.sources import Policy, Snapshot, is_raw_base64, is_same_object
 from controllers.copier.turns import Turn
 from controllers.copier.values import Plain, decode
-from controllers.copier.writing import BusyError, TargetGoneError, Writer, make_draft
+from controllers.copier.writing import BusyError, Draft, TargetGoneError, Writer, make_draft
 from informers import (
     GVR,
     Clock,
@@ -51,6 +52,20 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """What came of one look at a target, for who wants to see it."""
+
+    target: Object
+    whom: Target
+    turns: Sequence[Turn]
+    draft: Draft | None  # None when the target could not be read
+
+
+def _show_nobody(_look: Look) -> None:
+    """Leave it at Events, logs and metrics."""
+
+
+@dataclass(frozen=True, slots=True)
 class Copier:
     """Keeps targets equal to what their rules say."""
 
@@ -62,6 +77,8 @@ class Copier:
     namespaces: Lister | None
     clock: Clock
     policy: Policy
+    meter: Meter
+    show: Callable[[Look], None] = _show_nobody
     full_targets: Sequence[str] = ()  # kinds as they were named in full, which guarded ones have to be
     memories: Memories = field(default_factory=Memories)
     conditions: Conditions = field(default_factory=Conditions)
@@ -100,7 +117,7 @@ class Copier:
         if not memory.is_evaluated and any(turn.is_quiet for turn in turns):
             return Result(requeue_after=_FIRST_SYNC_WAIT)
         memory.is_evaluated = True
-        result = self._act(target, whom, turns, memory)
+        result = self._act(target, whom, turns, memory, request)
         report_shared(target, self.conditions, [turn.error for turn in turns])
         return self._look_at_incomplete(snapshot, memory, result)
 
@@ -144,6 +161,7 @@ class Copier:
 
     def _forget(self, ref: ObjectRef) -> None:
         self.conditions.swap(ref, frozenset())
+        self.meter.forget(ref)
         if self.memories.forget(ref):
             _log.debug("forgotten", extra=fields(target=str(ref)))
         self.graph.forget(ref)
@@ -173,7 +191,7 @@ class Copier:
 
     # --- acting --------------------------------------------------------------------------------------------------
 
-    def _act(self, target: Object, whom: Target, turns: Sequence[Turn], memory: Memory) -> Result:
+    def _act(self, target: Object, whom: Target, turns: Sequence[Turn], memory: Memory, request: Request) -> Result:
         try:
             live = decode(target.raw)
             self.writer.hold_back(turns, memory, live, target.ref.gvr)
@@ -182,11 +200,14 @@ class Copier:
             for turn in turns:
                 turn.error = turn.error or RuleError("TypeMismatch", "the target is nested too deep to be written")
             self._report(target, memory, turns, {})
+            self._show(Look(target, whom, turns, None))
             return Result()
         changed = [turn for turn in turns if draft.changes(turn)]
         self._report(target, memory, [turn for turn in turns if not draft.changes(turn)], draft.outcomes)
         if not changed:
             _log.debug("in sync", extra=fields(target=str(target.ref)))
+            self.meter.in_sync(target.cluster)
+            self._show(Look(target, whom, turns, draft))
             return self._next_look(turns, memory)
         try:
             self.writer.write(draft, turns, changed, memory)
@@ -197,7 +218,16 @@ class Copier:
             return Result(requeue_after=busy.retry_after)
         self._report(target, memory, changed, draft.outcomes)
         self._warn_base64(target, whom, changed, draft.outcomes, memory)
+        if request.since and any(turn.error is None for turn in changed):
+            self.meter.propagated(target.cluster, self.clock.monotonic() - request.since)
+        self._show(Look(target, whom, turns, draft))
         return self._next_look(turns, memory)
+
+    def _show(self, look: Look) -> None:
+        told = [turn.problem for turn in look.turns if not (turn.is_quiet and turn.found is None)]
+        sources = {turn.source for turn in look.turns if turn.source is not None}
+        self.meter.report(look.target.ref, told, sources)
+        self.show(look)
 
     # --- telling -------------------------------------------------------------------------------------------------
 

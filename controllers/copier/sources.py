@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from controllers.copier.consent import (
+    Consent,
     CrossNamespace,
     Target,
+    consenting_entry,
     crosses_border,
     explain_missing,
-    has_consent,
     may_never_leave,
 )
 from controllers.copier.destinations import check_allowed
@@ -205,23 +206,34 @@ def _why_unreadable(ref: ObjectRef, problem: InformersError | None) -> str:
     return f"{ref.gvr}{where} cannot be read: {why}"
 
 
-def read_source(rule: Rule, ref: ObjectRef | None, target: Target, snapshot: Snapshot, policy: Policy) -> Found:
-    """Return the value of a rule that `locate_source` accepted. Raises `RuleError`, `PendingError`."""
+def ask_consent(ref: ObjectRef, target: Target, snapshot: Snapshot, policy: Policy) -> Consent:
+    """Say whether a source has to consent, and whether it does. Raises `RuleError`, `PendingError`."""
+    if not crosses_border(ref, target.ref) or policy.cross_namespace is not CrossNamespace.CONSENT:
+        return Consent(is_needed=False)
+    source = snapshot.object_of(ref)
+    annotations: Mapping[str, str] = source.annotations if source is not None else {}
+    entry = consenting_entry(annotations.get(ALLOW_COPY_TO), target, source_cluster=ref.cluster)
+    return Consent(is_needed=True, entry=entry)
+
+
+def missing_consent(ref: ObjectRef, target: Target) -> RuleError:
+    """Say what to do; the same whether the source exists or not."""
+    return RuleError("ConsentMissing", explain_missing(ref, target))
+
+
+def read_source(rule: Rule, ref: ObjectRef | None, target: Target, snapshot: Snapshot) -> Found:
+    """Return the value of a rule that `locate_source` accepted and that has consent if it needs it.
+
+    Raises `RuleError`, `PendingError`.
+    """
     if ref is None or not isinstance(rule.origin, Source):
         assert not isinstance(rule.origin, Source)
         return Found(Value(None) if rule.origin is None else rule.origin)  # what is removed needs no value
-    crosses = crosses_border(ref, target.ref)
-    needs_consent = crosses and policy.cross_namespace is CrossNamespace.CONSENT
     source = snapshot.object_of(ref)
-    if needs_consent:
-        # Before the content is asked for: that it cannot be read would tell that the source exists.
-        annotations: Mapping[str, str] = source.annotations if source is not None else {}
-        if not has_consent(annotations.get(ALLOW_COPY_TO), target, source_cluster=ref.cluster):
-            raise RuleError("ConsentMissing", explain_missing(ref, target))
     if source is None:
         raise RuleError("SourceMissing", f"{ref} does not exist")
     document = snapshot.document_of(source)
-    if crosses and may_never_leave(ref, document.get("type")):
+    if crosses_border(ref, target.ref) and may_never_leave(ref, document.get("type")):
         raise RuleError("SourceRefused", f"{ref} is of type {document.get('type')}, which leaves its namespace never")
     plain, place = read(document, rule.origin.path, string_maps_of(ref.gvr))
     if place == _LABELS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from controllers.copier.compute import Wish
+from controllers.copier.consent import Consent
 from controllers.copier.memory import Identity, fingerprint
 from controllers.copier.paths import Path
 from controllers.copier.problems import RuleError
@@ -22,6 +23,7 @@ class Turn:
     to: Path | None
     rule: Rule | None = None
     source: ObjectRef | None = None
+    consent: Consent | None = None  # None: it was not asked yet, as something else is wrong before
     found: Found | None = None
     error: RuleError | None = None
     lack: RuleError | None = None  # its source is missing, and a default stands in

@@ -15,11 +15,23 @@ from controllers.copier import answers
 from controllers.copier.compute import Document, Folded, Outcome, Patch, Wish, build_patch, fold
 from controllers.copier.kinds import string_maps_of
 from controllers.copier.memory import Memory, Settled, Stall, fingerprint
+from controllers.copier.metering import Meter, Sent
 from controllers.copier.paths import Absent, locate, look, show
 from controllers.copier.problems import RuleError
 from controllers.copier.turns import Turn
 from controllers.copier.values import Plain, decode, equal
-from informers import GVR, APIError, Client, Clock, ConflictError, NotFoundError, Object, ObjectRef, fields
+from informers import (
+    GVR,
+    APIError,
+    Client,
+    Clock,
+    ConflictError,
+    NotFoundError,
+    Object,
+    ObjectRef,
+    TransportError,
+    fields,
+)
 
 FIELD_MANAGER: Final = "k8s-copier"  # stands in managedFields of every target: it never changes
 
@@ -81,6 +93,7 @@ class Writer:
 
     client: Client
     clock: Clock
+    meter: Meter
 
     # --- before ---
 
@@ -178,7 +191,7 @@ class Writer:
             return None
         started = self.clock.monotonic()
         try:
-            answer = self.client.patch(draft.ref, patch.body, kind=patch.kind, field_manager=FIELD_MANAGER)
+            answer = self._patch(draft, patch)
         except NotFoundError as error:
             raise TargetGoneError from error
         except APIError as error:
@@ -192,6 +205,15 @@ class Writer:
         duration = round((self.clock.monotonic() - started) * 1000)
         _log.info("patched", extra=fields(target=str(draft.ref), paths=paths, duration_ms=duration))
         self._settle(draft, changed, decode(answer.raw), memory)
+        return answer
+
+    def _patch(self, draft: Draft, patch: Patch) -> Object:
+        try:
+            answer = self.client.patch(draft.ref, patch.body, kind=patch.kind, field_manager=FIELD_MANAGER)
+        except (APIError, TransportError) as error:
+            self.meter.patched(draft.ref.cluster, answers.sent_as(error))
+            raise
+        self.meter.patched(draft.ref.cluster, Sent.NOOP if answer.resource_version == draft.version else Sent.OK)
         return answer
 
     # --- after ---

@@ -71,6 +71,21 @@ def test_what_becomes_of_values_without_source_or_rule_is_retain_unless_said_oth
     assert (policy.on_source_missing, policy.on_rule_removed) == (Fate.REMOVE, Fate.REMOVE)
 
 
+def test_what_is_asked_for_is_known_after_parsing() -> None:
+    assert parse("-t=secret").form == "run"
+    assert parse("-t=secret", "--dry-run", "-ojson").form == "dry-run"
+    assert parse("explain", "-f=a", "-f=-", "--offline").filename == ["a", "-"]
+    assert parse("explain", "-n=a", "secret", "b/c").asked == copier.Asked("secret", "b", "c")
+    assert parse("explain", "cm", "c").asked == copier.Asked("cm", None, "c")
+
+
+def test_a_report_takes_no_lease_and_serves_no_health_unless_told_to() -> None:
+    for words in (("explain", "cm", "c"), ("-t=cm", "--dry-run", "--leader-elect")):
+        options = parse(*words)
+        assert (options.leader_elect, options.http_address, options.log_level) == (False, "off", "warning")
+    assert parse("-t=cm", "--dry-run", "--http-address=:8080", "-v=4").http_address == ":8080"
+
+
 def test_log_level_wins_over_verbosity() -> None:
     assert parse("--target=secret", "-v=9", "--log-level=info").log_level == "info"
     assert parse("--target=secret", "-v=3").log_level == "info"
@@ -111,8 +126,25 @@ def test_flags_of_klog_are_ignored(flag: str) -> None:
         (("-t=secret", "--on-source-missing=keep"), '--on-source-missing: want one of retain, remove, got "keep"'),
         (("-t=secret", "--on-rule-removed=x"), '--on-rule-removed: want one of retain, keep, remove, got "x"'),
         (("-t=secret", "-v=-1"), '--v: want a whole number, 0 or more, got "-1"'),
-        (("-t=secret", "explain"), 'want one of run, got "explain"'),
+        (("-t=secret", "walk"), 'command: want one of run, explain, got "walk"'),
         (("-t=secret", "run", "more"), 'want nothing more, got "more"'),
+        (("-t=secret", "--filename=x"), "--filename: want it with explain only"),
+        (("-t=secret", "--offline"), "--offline: want it with explain only"),
+        (("-t=secret", "--output=json"), "--output: want it with explain or --dry-run only"),
+        (("-t=secret", "--output=yaml"), '--output: want one of text, json, got "yaml"'),
+        (("--dry-run",), "at least one --target is required"),
+        (("-t=secret", "--dry-run=maybe"), "--dry-run: want"),
+        (("explain",), "explain: want --filename FILE or RESOURCE [NAMESPACE/]NAME, got neither"),
+        (("explain", "secret", "a/b", "-f=x"), "explain: want --filename FILE or RESOURCE [NAMESPACE/]NAME, got both"),
+        (("explain", "secret"), 'explain: want [NAMESPACE/]NAME after RESOURCE, got "secret"'),
+        (("explain", "secret", "a/b", "c"), 'argument: want nothing more, got "c"'),
+        (("explain", "secret", "A_B/c"), 'explain: want [NAMESPACE/]NAME, got "A_B/c"'),
+        (("explain", "secret", "a/"), 'explain: want [NAMESPACE/]NAME, got "a/"'),
+        (("explain", "v1/secrets", "a"), 'write secrets.v1, got "v1/secrets"'),
+        (("explain", "-f=x", "--dry-run"), "--dry-run: want it without explain"),
+        (("explain", "secret", "a/b", "--offline"), "--offline: want it with --filename"),
+        (("explain", "-f=x", "--offline", "--context=a"), "--context: want it without --offline"),
+        (("explain", "-f=x", "--offline", "--all-contexts"), "--all-contexts: want it without --offline"),
     ],
 )
 def test_a_usage_error_says_what_is_wanted(
@@ -124,9 +156,7 @@ def test_a_usage_error_says_what_is_wanted(
 @pytest.mark.parametrize(
     "flag",
     [
-        *("--source=secret", "--strict", "--dry-run"),
-        *("--output=json", "--filename=x", "--offline"),
-        "--metrics",
+        *("--source=secret", "--strict"),
     ],
 )
 def test_a_flag_that_does_nothing_yet_is_not_taken(capsys: pytest.CaptureFixture[str], flag: str) -> None:

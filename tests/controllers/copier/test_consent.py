@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from controllers.copier.consent import (
     Target,
+    consenting_entry,
     crosses_border,
     explain_missing,
     glob_matches,
-    has_consent,
     may_never_leave,
     parse_consent,
 )
@@ -23,6 +23,10 @@ CONFIGMAPS = GVR("", "v1", "configmaps")
 SECRETS = GVR("", "v1", "secrets")
 CONFIGMAP = Resource(CONFIGMAPS, "ConfigMap", "configmap", namespaced=True)
 WIDGET = Resource(GVR("example.io", "v1", "widgets"), "Widget", "widget", namespaced=False)
+
+
+def has_consent(text: str | None, whom: Target, *, source_cluster: str) -> bool:
+    return consenting_entry(text, whom, source_cluster=source_cluster) is not None
 
 
 def target(namespace: str = "dev", name: str = "app", resource: Resource = CONFIGMAP, cluster: str = "") -> Target:

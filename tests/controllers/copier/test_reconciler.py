@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from controllers.copier import concerns_rules, keep_rules
 from controllers.copier.consent import CrossNamespace
+from controllers.copier.metering import Meter
 from controllers.copier.problems import UnexpectedError
 from controllers.copier.reconciler import NAMESPACES, Copier
 from controllers.copier.rules import PREFIX
@@ -106,9 +107,10 @@ class World:
         self.names: dict[ObjectRef, list[tuple[str, str]]] = {}
         self.clock = FakeClock()
         self.mapper = FakeMapper()
+        self.meter = Meter()
         self.version = 0
         self.copier = Copier(
-            writer=Writer(cast("Client", self), self.clock),
+            writer=Writer(cast("Client", self), self.clock, self.meter),
             events=cast("EventRecorder", self),
             graph=cast("DependencyGraph", self),
             mapper=lambda _cluster: cast("RESTMapper", self.mapper),
@@ -116,6 +118,7 @@ class World:
             namespaces=cast("Lister", self),
             clock=self.clock,
             policy=Policy(**policy),
+            meter=self.meter,
         )
 
     # What there is.
@@ -975,7 +978,7 @@ class Picky:
 
 def be_picky(world: World, bad: set[str]) -> None:
     client = cast("Client", Picky(world, bad))
-    world.copier = replace(world.copier, writer=Writer(client, world.clock))
+    world.copier = replace(world.copier, writer=Writer(client, world.clock, world.meter))
 
 
 def test_a_refused_rule_holds_no_good_one_back_and_is_not_sent_again(world: World) -> None:
