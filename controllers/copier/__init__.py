@@ -109,6 +109,14 @@ def add_arguments(parser: FlagParser) -> None:
 def _add_policies(parser: FlagParser) -> None:
     """Declare what decides which values are copied, and what becomes of those that are not any more."""
     parser.add_argument(
+        "--source",
+        type=_resources,
+        action="extend",
+        default=[],
+        metavar="RESOURCE",
+        help="kinds that may be read; json: constants always may; repeatable, or with commas (default: every kind)",
+    )
+    parser.add_argument(
         "--cross-namespace",
         type=str,
         choices=tuple(map(str, CrossNamespace)),
@@ -128,6 +136,11 @@ def _add_policies(parser: FlagParser) -> None:
         choices=(str(Fate.RETAIN), _KEEP, str(Fate.REMOVE)),
         default=str(Fate.RETAIN),
         help="what becomes of a copied value when its rule is removed, where the rule did not say: retain (or keep) or remove",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="ask for the source's consent also where a Secret's value becomes part of another kind in its namespace",
     )
 
 
@@ -259,7 +272,7 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
         targets=listers,
         namespaces=manager.lister(Selection(NAMESPACES, metadata_only=True), required=False),
         clock=clock,
-        policy=policy_of(options),
+        policy=policy_of(options, manager.cluster_names()),
         meter=meter,
         full_targets=tuple(filter(is_full_form, options.target)),
     )
@@ -282,12 +295,15 @@ def main(manager: Manager, options: argparse.Namespace) -> int:
     return 0
 
 
-def policy_of(options: argparse.Namespace) -> Policy:
-    """Return what the command line says about rules that do not say it themselves."""
+def policy_of(options: argparse.Namespace, clusters: Mapping[str, str]) -> Policy:
+    """Return what the command line says about rules; `clusters` are their names and what references carry."""
     on_rule_removed = str(options.on_rule_removed)
     return Policy(
-        frozenset(options.namespace),
-        CrossNamespace(options.cross_namespace),
+        namespaces=frozenset(options.namespace),
+        cross_namespace=CrossNamespace(options.cross_namespace),
+        sources=tuple(options.source),
+        strict=options.strict,
+        clusters=clusters,
         on_source_missing=Fate(options.on_source_missing),
         on_rule_removed=Fate.RETAIN if on_rule_removed == _KEEP else Fate(on_rule_removed),
     )

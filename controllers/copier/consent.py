@@ -39,6 +39,7 @@ class Target:
 
     ref: ObjectRef
     resource: Resource
+    cluster_name: str = ""  # as users write it: the home cluster has a name, too, when there are several
 
     @property
     def kind_names(self) -> frozenset[str]:
@@ -64,7 +65,7 @@ class Entry:
         if self.cluster is None:
             if ref.cluster != source_cluster:
                 return False
-        elif not glob_matches(self.cluster, ref.cluster):
+        elif not glob_matches(self.cluster, target.cluster_name):
             return False
         # A glob never names "no namespace": only an empty part does.
         if not self.namespace or not ref.namespace:
@@ -80,6 +81,13 @@ class Entry:
 def crosses_border(source: ObjectRef, target: ObjectRef) -> bool:
     """Tell whether a copy leaves its namespace or its cluster; cluster-scoped objects share one namespace."""
     return (source.cluster, source.namespace) != (target.cluster, target.namespace)
+
+
+def needs_consent(source: ObjectRef, target: ObjectRef, mode: CrossNamespace, *, strict: bool) -> bool:
+    """Tell whether the source's owner is to be asked: at a border, and when a Secret becomes something else."""
+    if crosses_border(source, target):
+        return mode is CrossNamespace.CONSENT
+    return strict and is_core(source.gvr, "secrets") and not is_core(target.gvr, "secrets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +170,17 @@ def may_never_leave(source: ObjectRef, secret_type: object) -> bool:
     )
 
 
-def explain_missing(source: ObjectRef, target: Target) -> str:
-    """Say what the owner of the source has to do; the same text whether the source exists or not."""
+def explain_missing(source: ObjectRef, target: Target, *, instance: str) -> str:
+    """Say what the owner of the source has to do; the same text whether the source exists or not.
+
+    `instance` names the source as a rule would.
+    """
     ref = target.ref
     where = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
     entry = f"{ref.namespace}/{target.resource.kind}/{ref.name}"
+    if ref.cluster != source.cluster:
+        entry = f"{target.cluster_name}/{entry}"
     return (
-        f"reading {source.gvr.resource} {source.key} for {target.resource.kind} {where} needs the source owner's "
+        f"reading {source.gvr.resource} {instance} for {target.resource.kind} {where} needs the source owner's "
         f'consent: add "{entry}" to its annotation k8s-copier.fig.org/allow-copy-to'
     )

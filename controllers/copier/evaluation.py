@@ -11,26 +11,29 @@ from typing import Final
 
 from controllers.copier.consent import Target
 from controllers.copier.problems import RuleError
-from controllers.copier.rules import Fate, RuleSet
+from controllers.copier.rules import Fate, Rule, RuleSet, Source
 from controllers.copier.sources import (
     Found,
+    Mappers,
     PendingError,
     Policy,
     Snapshot,
     ask_consent,
+    check_may_leave,
+    check_settles,
+    cluster_of,
     locate_source,
     missing_consent,
     read_source,
 )
 from controllers.copier.turns import Turn
 from controllers.copier.values import Value
-from informers import RESTMapper
 
 # What counts as a source that is not there. One that cannot be read may well be there.
 _MISSING: Final = frozenset({"SourceMissing", "SourcePathMissing", "ConsentMissing"})
 
 
-def plan(rules: RuleSet, whom: Target, mapper: RESTMapper, policy: Policy) -> list[Turn]:
+def plan(rules: RuleSet, whom: Target, mapper: Mappers, policy: Policy) -> list[Turn]:
     """Decide all that needs no source: which object each rule reads, or why it cannot work."""
     turns = [Turn(bad.id, bad.identity, bad.to, error=bad.error) for bad in rules.bad]
     for rule in rules.rules:
@@ -38,11 +41,20 @@ def plan(rules: RuleSet, whom: Target, mapper: RESTMapper, policy: Policy) -> li
         try:
             if "patch" not in whom.resource.verbs:
                 raise RuleError("UnsupportedKind", f"{whom.ref.gvr} has no verb patch")
+            turn.names = _names_of(rule, whom, policy)
             turn.source = locate_source(rule, whom, mapper, policy)
         except RuleError as error:
             turn.error = error
         turns.append(turn)
     return turns
+
+
+def _names_of(rule: Rule, whom: Target, policy: Policy) -> tuple[tuple[str, str], ...]:
+    """Name what the answer depends on: what names of kinds mean in the source's cluster."""
+    if not isinstance(rule.origin, Source):
+        return ()
+    cluster = cluster_of(rule.origin, whom, policy)
+    return tuple((cluster, text) for text in (rule.origin.resource, *policy.sources))
 
 
 def read_all(turns: Iterable[Turn], whom: Target, snapshot: Snapshot, policy: Policy) -> None:
@@ -51,12 +63,16 @@ def read_all(turns: Iterable[Turn], whom: Target, snapshot: Snapshot, policy: Po
         if turn.rule is None or turn.error is not None:
             continue
         try:
+            told = ""
             if turn.source is not None:
                 # Before the content is asked for: that it cannot be read would tell that the source exists.
                 turn.consent = ask_consent(turn.source, whom, snapshot, policy)
                 if turn.consent.is_missing:
-                    raise missing_consent(turn.source, whom)
-            turn.found = read_source(turn.rule, turn.source, whom, snapshot)
+                    raise missing_consent(turn.source, whom, policy)
+                check_may_leave(turn.source, whom, snapshot, policy)
+                check_settles(turn.rule, turn.source, whom)
+                told = policy.told(turn.source, seen_from=whom.ref.cluster)
+            turn.found = read_source(turn.rule, turn.source, snapshot, told=told)
         except PendingError:
             turn.is_quiet = True
         except RuleError as error:

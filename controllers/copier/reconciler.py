@@ -108,8 +108,8 @@ class Copier:
         memory = self.memories.of(target.ref, target.uid)
         rules = parse_rules(target.annotations)
         self._remember_rules(memory, rules)
-        whom = Target(target.ref, self._resource_of(target))
-        turns = plan(rules, whom, self.mapper(whom.ref.cluster), self.policy)
+        whom = Target(target.ref, self._resource_of(target), self.policy.name_of(target.cluster))
+        turns = plan(rules, whom, self.mapper, self.policy)
         self._declare(target, turns)
         may_wait = self.clock.monotonic() - memory.waiting_since < _FIRST_SYNC_WAIT
         snapshot = Snapshot(lambda ref: self.graph.lister(ref).find(ref), target, may_wait=may_wait)
@@ -186,7 +186,7 @@ class Copier:
     def _declare(self, target: Object, turns: Iterable[Turn]) -> None:
         """Tell what is depended on, before it is read; kinds by name too, as what a name means may change."""
         sources = {turn.source for turn in turns if turn.source and not is_same_object(turn.source, target.ref)}
-        kinds = {(target.cluster, turn.kind) for turn in turns if turn.kind}
+        kinds = {name for turn in turns for name in turn.names}
         self.graph.replace(target.ref, sorted(sources), kinds=sorted(kinds))
 
     # --- acting --------------------------------------------------------------------------------------------------

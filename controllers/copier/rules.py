@@ -26,6 +26,7 @@ _MAX_REMEMBERED: Final = 1024
 
 _NAME_PATH: Final = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _NAMESPACE: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_CLUSTER: Final = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,61}[a-z0-9])?")
 _BLANK: Final = re.compile(r"\s")
 _KNOWN: Final = "known are replace-PATH on a target and allow-copy-to on a source"
 
@@ -62,7 +63,7 @@ class Source:
     """Where a value comes from: a kind as the user wrote it, an object, a path in it."""
 
     resource: str
-    namespace: str | None  # None: none was written
+    namespace: str | None  # None: none was written; "": an empty one was, beside a cluster
     name: str
     path: Path
     cluster: str | None = None  # as written; None: none was
@@ -186,8 +187,8 @@ def _parse_origin(text: str) -> Source | Value:
         raise malformed(f"want RESOURCE:INSTANCE:PATH or json:JSON, found {found} {'part' if found == 1 else 'parts'}")
     resource, instance, path = parts
     _check_resource(resource)
-    namespace, name = _parse_instance(instance)
-    return Source(resource, namespace, name, _parse_source_path(path))
+    cluster, namespace, name = _parse_instance(instance)
+    return Source(resource, namespace, name, _parse_source_path(path), cluster)
 
 
 def _check_resource(text: str) -> None:
@@ -197,23 +198,25 @@ def _check_resource(text: str) -> None:
         raise malformed(f"resource: {error}") from None
 
 
-def _parse_instance(text: str) -> tuple[str | None, str]:
+def _parse_instance(text: str) -> tuple[str | None, str | None, str]:
+    """Read NAME, NAMESPACE/NAME or CLUSTER/[NAMESPACE]/NAME; what was not written is None."""
     if _BLANK.search(text):
-        raise malformed("instance: want NAME or NAMESPACE/NAME without blanks")
+        raise malformed("instance: want NAME, NAMESPACE/NAME or CLUSTER/NAMESPACE/NAME without blanks")
     parts = text.split("/")
-    if len(parts) > 2:
-        raise malformed(
-            f"instance: want NAME or NAMESPACE/NAME, as there is one cluster only, found {len(parts)} parts"
-        )
+    if len(parts) > 3:
+        raise malformed(f"instance: want NAME, NAMESPACE/NAME or CLUSTER/NAMESPACE/NAME, found {len(parts)} parts")
     name = parts[-1]
     # What cannot be a part of a URL path cannot be a name of anything.
     if not name or name in {".", ".."} or "%" in name or len(name) > 253:
         raise malformed("instance: want the name of an object")
-    if len(parts) == 1:
-        return None, name
-    if not _NAMESPACE.fullmatch(parts[0]):
+    cluster = parts[0] if len(parts) == 3 else None
+    namespace = parts[-2] if len(parts) > 1 else None
+    if cluster is not None and not _CLUSTER.fullmatch(cluster):
+        raise malformed("instance: want the name of a cluster before the first '/'")
+    # A cluster-scoped object of a named cluster has no namespace: CLUSTER//NAME.
+    if namespace is not None and not _NAMESPACE.fullmatch(namespace) and (namespace or cluster is None):
         raise malformed("instance: want a namespace before '/'")
-    return parts[0], name
+    return cluster, namespace, name
 
 
 def _parse_source_path(text: str) -> Path:

@@ -6,8 +6,8 @@ without consent nothing can be learnt about a source, not even whether it exists
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from controllers.copier.consent import (
@@ -18,6 +18,7 @@ from controllers.copier.consent import (
     crosses_border,
     explain_missing,
     may_never_leave,
+    needs_consent,
 )
 from controllers.copier.destinations import check_allowed
 from controllers.copier.kinds import is_core, string_maps_of
@@ -26,6 +27,7 @@ from controllers.copier.problems import RuleError, malformed
 from controllers.copier.rules import ALLOW_COPY_TO, Fate, Rule, Source
 from controllers.copier.values import Plain, Value, check_size, decode, without_tracking
 from informers import (
+    GVR,
     AmbiguousKindError,
     APIError,
     InformersError,
@@ -38,6 +40,7 @@ from informers import (
 )
 
 _VERBS: Final = ("list", "watch")
+_NOTHING: Final = Value(None)  # what a rule that removes writes
 _LABELS: Final[Place] = (Key("metadata"), Key("labels"))
 _LABELS_PATH: Final = Path(_LABELS)
 _GENERATION: Final = Path((Key("metadata"), Key("generation")))
@@ -47,12 +50,29 @@ _CHANGED_BY_WRITES: Final = tuple(Path((Key("metadata"), Key(name))) for name in
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the command line says about where values may come from."""
+    """What the command line says about where values may come from, and what becomes of them."""
 
     namespaces: frozenset[str] = frozenset()  # empty: all
     cross_namespace: CrossNamespace = CrossNamespace.CONSENT
+    sources: tuple[str, ...] = ()  # kinds as they were written; empty: all
+    strict: bool = False
     on_source_missing: Fate = Fate.RETAIN  # for rules that do not say
     on_rule_removed: Fate = Fate.RETAIN
+    clusters: Mapping[str, str] = field(default_factory=dict)  # as users write them, to what references carry
+
+    def name_of(self, cluster: str) -> str:
+        """Return what users write for a cluster, `""` if there is only one."""
+        return next((name for name, value in self.clusters.items() if value == cluster), cluster)
+
+    def instance(self, ref: ObjectRef, *, seen_from: str) -> str:
+        """Name an object as a rule of a target in the cluster `seen_from` would."""
+        if ref.cluster == seen_from:
+            return ref.key
+        return f"{self.name_of(ref.cluster)}/{ref.namespace}/{ref.name}"
+
+    def told(self, ref: ObjectRef, *, seen_from: str) -> str:
+        """Name an object and its kind for who reads about a target in the cluster `seen_from`."""
+        return f"{ref.gvr} {self.instance(ref, seen_from=seen_from)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +82,16 @@ class Found:
     value: Value
     source: Object | None = None
     place: Place = ()
+    name: str = ""  # the source's, for people
 
     def __str__(self) -> str:
         if self.source is None:
             return "a constant"
-        return f"{self.source.ref} (resourceVersion {self.source.resource_version})"
+        return f"{self.name} (resourceVersion {self.source.resource_version})"
 
 
+# What knows the kinds of a cluster, by the cluster's value in references.
+Mappers: TypeAlias = Callable[[str], RESTMapper]
 # Returns an object by its reference, None if it surely is not there; raises `NotSyncedError` when nobody knows.
 Find: TypeAlias = Callable[[ObjectRef], Object | None]
 
@@ -99,24 +122,54 @@ def _failed_groups(mapper: RESTMapper) -> str:
     return f"; not known of {', '.join(failed)}, which could not be asked" if failed else ""
 
 
-def locate_source(rule: Rule, target: Target, mapper: RESTMapper, policy: Policy) -> ObjectRef | None:
-    """Name the object that a rule reads, None for a constant; everything is checked that needs no source for it.
+def cluster_of(origin: Source, target: Target, policy: Policy) -> str:
+    """Find the cluster that a source is in. Raises `RuleError` (`MalformedRule`, `UnknownCluster`)."""
+    if origin.cluster is None:
+        return target.ref.cluster
+    if not policy.clusters:
+        raise malformed("the source names a cluster, and there is one cluster only: want NAME or NAMESPACE/NAME")
+    if origin.cluster not in policy.clusters:
+        known = ", ".join(sorted(policy.clusters))
+        raise RuleError("UnknownCluster", f"no cluster is called {origin.cluster}; known are {known}")
+    return policy.clusters[origin.cluster]
+
+
+def locate_source(rule: Rule, target: Target, mapper: Mappers, policy: Policy) -> ObjectRef | None:
+    """Name the object that a rule reads, None for a rule without a source; all is checked that needs no source for it.
 
     Raises `RuleError`.
     """
     if not isinstance(rule.origin, Source):
         check_allowed(rule.to, target.ref.gvr)
         return None
-    resource = resolve_kind(mapper, rule.origin.resource)
-    ref = ObjectRef(resource.gvr, _namespace_of(rule.origin, resource, target), rule.origin.name, target.ref.cluster)
+    cluster = cluster_of(rule.origin, target, policy)
+    known = mapper(cluster)
+    resource = resolve_kind(known, rule.origin.resource)
+    ref = ObjectRef(resource.gvr, _namespace_of(rule.origin, resource, target), rule.origin.name, cluster)
+    if policy.sources and not _is_among(resource.gvr, policy.sources, known):
+        raise RuleError("KindNotAllowed", f"{resource.gvr} is not in --source")
     if ref.namespace and policy.namespaces and ref.namespace not in policy.namespaces:
         raise RuleError("OutOfScope", f"namespace {ref.namespace} is not in --namespace")
     check_allowed(rule.to, target.ref.gvr)
-    if policy.cross_namespace is CrossNamespace.DENY and crosses_border(ref, target.ref):
-        raise RuleError("BorderClosed", f"{ref} is in another namespace, and --cross-namespace=deny is set")
-    if is_same_object(ref, target.ref):
-        _check_settles(rule.origin.path, rule.to, string_maps_of(ref.gvr))
     return ref
+
+
+def _is_among(gvr: GVR, texts: Iterable[str], mapper: RESTMapper) -> bool:
+    """Tell whether a kind, in whatever version, is one of these as this cluster understands them."""
+    for text in texts:
+        try:
+            named = mapper.resolve(text).gvr
+        except InformersError:
+            continue
+        if (named.group, named.resource) == (gvr.group, gvr.resource):
+            return True
+    return False
+
+
+def check_settles(rule: Rule, ref: ObjectRef | None, target: Target) -> None:
+    """Raise `RuleError` (`SelfReference`) for a rule that reads from its own target what its writing changes."""
+    if ref is not None and isinstance(rule.origin, Source) and is_same_object(ref, target.ref):
+        _check_settles(rule.origin.path, rule.to, string_maps_of(ref.gvr))
 
 
 def _check_settles(path: Path, to: Path, string_maps: StringMaps) -> None:
@@ -130,7 +183,7 @@ def _check_settles(path: Path, to: Path, string_maps: StringMaps) -> None:
 
 def _namespace_of(origin: Source, resource: Resource, target: Target) -> str:
     if not resource.namespaced:
-        if origin.namespace is not None:
+        if origin.namespace:
             raise malformed(f"{resource.gvr} is cluster-scoped: want NAME without a namespace")
         return ""
     namespace = target.ref.namespace if origin.namespace is None else origin.namespace
@@ -208,7 +261,11 @@ def _why_unreadable(ref: ObjectRef, problem: InformersError | None) -> str:
 
 def ask_consent(ref: ObjectRef, target: Target, snapshot: Snapshot, policy: Policy) -> Consent:
     """Say whether a source has to consent, and whether it does. Raises `RuleError`, `PendingError`."""
-    if not crosses_border(ref, target.ref) or policy.cross_namespace is not CrossNamespace.CONSENT:
+    if policy.cross_namespace is CrossNamespace.DENY and crosses_border(ref, target.ref):
+        border = "cluster" if ref.cluster != target.ref.cluster else "namespace"
+        told = f"{ref.gvr.resource} {policy.instance(ref, seen_from=target.ref.cluster)}"
+        raise RuleError("BorderClosed", f"{told} is in another {border}, and --cross-namespace=deny is set")
+    if not needs_consent(ref, target.ref, policy.cross_namespace, strict=policy.strict):
         return Consent(is_needed=False)
     source = snapshot.object_of(ref)
     annotations: Mapping[str, str] = source.annotations if source is not None else {}
@@ -216,30 +273,40 @@ def ask_consent(ref: ObjectRef, target: Target, snapshot: Snapshot, policy: Poli
     return Consent(is_needed=True, entry=entry)
 
 
-def missing_consent(ref: ObjectRef, target: Target) -> RuleError:
+def missing_consent(ref: ObjectRef, target: Target, policy: Policy) -> RuleError:
     """Say what to do; the same whether the source exists or not."""
-    return RuleError("ConsentMissing", explain_missing(ref, target))
+    instance = policy.instance(ref, seen_from=target.ref.cluster)
+    return RuleError("ConsentMissing", explain_missing(ref, target, instance=instance))
 
 
-def read_source(rule: Rule, ref: ObjectRef | None, target: Target, snapshot: Snapshot) -> Found:
-    """Return the value of a rule that `locate_source` accepted and that has consent if it needs it.
+def check_may_leave(ref: ObjectRef, target: Target, snapshot: Snapshot, policy: Policy) -> None:
+    """Raise `RuleError` (`SourceRefused`) for a Secret that crosses no border, whoever consents."""
+    if not is_core(ref.gvr, "secrets") or not crosses_border(ref, target.ref):
+        return
+    source = snapshot.object_of(ref)
+    secret_type = snapshot.document_of(source).get("type") if source is not None else None
+    if may_never_leave(ref, secret_type):
+        told = policy.told(ref, seen_from=target.ref.cluster)
+        raise RuleError("SourceRefused", f"{told} is of type {secret_type}, which never crosses a border")
+
+
+def read_source(rule: Rule, ref: ObjectRef | None, snapshot: Snapshot, *, told: str) -> Found:
+    """Return the value of a rule whose source may be read; `told` names it for people.
 
     Raises `RuleError`, `PendingError`.
     """
     if ref is None or not isinstance(rule.origin, Source):
         assert not isinstance(rule.origin, Source)
-        return Found(Value(None) if rule.origin is None else rule.origin)  # what is removed needs no value
+        return Found(_NOTHING if rule.origin is None else rule.origin)
     source = snapshot.object_of(ref)
     if source is None:
-        raise RuleError("SourceMissing", f"{ref} does not exist")
+        raise RuleError("SourceMissing", f"{told} does not exist")
     document = snapshot.document_of(source)
-    if crosses_border(ref, target.ref) and may_never_leave(ref, document.get("type")):
-        raise RuleError("SourceRefused", f"{ref} is of type {document.get('type')}, which leaves its namespace never")
     plain, place = read(document, rule.origin.path, string_maps_of(ref.gvr))
     if place == _LABELS:
         plain = without_tracking(plain)
     check_size(plain, too_deep="TypeMismatch")
-    return Found(Value(plain), source, place)
+    return Found(Value(plain), source, place, told)
 
 
 def is_raw_base64(found: Found, place: Place, target: Target) -> bool:

@@ -9,7 +9,7 @@ from controllers.copier.consent import Consent
 from controllers.copier.memory import Identity, fingerprint
 from controllers.copier.paths import Path
 from controllers.copier.problems import RuleError
-from controllers.copier.rules import Operation, Rule, Source
+from controllers.copier.rules import Operation, Rule
 from controllers.copier.sources import Found
 from informers import ObjectRef
 
@@ -23,6 +23,7 @@ class Turn:
     to: Path | None
     rule: Rule | None = None
     source: ObjectRef | None = None
+    names: tuple[tuple[str, str], ...] = ()  # of kinds, each with the cluster in which it has to mean something
     consent: Consent | None = None  # None: it was not asked yet, as something else is wrong before
     found: Found | None = None
     error: RuleError | None = None
@@ -45,11 +46,6 @@ class Turn:
         if self.rule is None:  # it could not be read, but what it would do to which path is known
             return Wish(self.id, self.to, value, Operation(self.identity[0]))
         return Wish(self.id, self.to, value, self.rule.operation, self.rule.conversion.excepts)
-
-    @property
-    def kind(self) -> str:
-        """The name of the source's kind as the rule has it, `""` for a constant."""
-        return self.rule.origin.resource if self.rule is not None and isinstance(self.rule.origin, Source) else ""
 
     def attempt(self, content: bytes) -> bytes:
         """What stays equal as long as sending it again would be the same request."""

@@ -30,7 +30,7 @@ def has_consent(text: str | None, whom: Target, *, source_cluster: str) -> bool:
 
 
 def target(namespace: str = "dev", name: str = "app", resource: Resource = CONFIGMAP, cluster: str = "") -> Target:
-    return Target(ObjectRef(resource.gvr, namespace, name, cluster), resource)
+    return Target(ObjectRef(resource.gvr, namespace, name, cluster), resource, cluster or "home")
 
 
 def naive(pattern: str, text: str) -> bool:
@@ -74,6 +74,7 @@ def test_signs_outside_the_grammar_never_widen_a_match(text: str, namespace: str
             "dev/configmap.core/app",
         ),
         *("prod, dev", "prod\ndev\n", " dev ", "*/dev/ConfigMap/app", "dev,", "dev/*/app", "dev/CONFIGMAP/app"),
+        *("home/dev/ConfigMap/app", "hom?/dev/*/*"),
     ],
 )
 def test_consent_that_names_the_target(text: str) -> None:
@@ -106,6 +107,7 @@ def test_consent_that_names_the_target(text: str) -> None:
             "dev prod",
             "dev/config map/app",
             "*/dev/app",
+            "hom/dev/ConfigMap/app",
             "hub/dev/ConfigMap/app",
         ),
         *("dev,//", "dev" + ",dev" * 64, "dev" + " " * 8192, "d\u00ebv", "dev,\x00"),
@@ -156,7 +158,7 @@ def test_secrets_that_give_access_never_leave(kind: object, never: bool) -> None
 
 
 def test_the_entry_that_is_asked_for_gives_consent() -> None:
-    text = explain_missing(ObjectRef(SECRETS, "prod", "db"), target())
+    text = explain_missing(ObjectRef(SECRETS, "prod", "db"), target(), instance="prod/db")
 
     assert text == (
         "reading secrets prod/db for ConfigMap dev/app needs the source owner's consent: "

@@ -123,8 +123,8 @@ class World:
 
     # What there is.
 
-    def put(self, gvr: GVR, namespace: str, name: str, **content: Any) -> ObjectRef:
-        ref = ObjectRef(gvr, namespace, name)
+    def put(self, gvr: GVR, namespace: str, name: str, *, cluster: str = "", **content: Any) -> ObjectRef:
+        ref = ObjectRef(gvr, namespace, name, cluster)
         before = self.objects.get(ref, {}).get("metadata", {})
         self.version += 1
         metadata = {
@@ -176,7 +176,7 @@ class World:
         raw = json.dumps(found).encode()
         if depth := self.nested.get(ref):
             raw = raw[:-1] + b',"deep":' + b"[" * depth + b"]" * depth + b"}"
-        return Object.parse(raw, ref.gvr)
+        return Object.parse(raw, ref.gvr, cluster=ref.cluster)
 
     # The graph.
 
@@ -210,7 +210,7 @@ class World:
             self.version += 1
             after["metadata"]["resourceVersion"] = str(self.version)
         self.objects[ref] = after
-        return Object.parse(json.dumps(after).encode(), ref.gvr)
+        return Object.parse(json.dumps(after).encode(), ref.gvr, cluster=ref.cluster)
 
     # The recorder.
 
@@ -648,6 +648,144 @@ def test_sources_outside_the_namespaces_watched_are_refused() -> None:
     world.look(world.target({"replace-data.k": "configmap:b/s:data.k"}))
 
     assert world.reasons() == ["OutOfScope"]
+
+
+@pytest.mark.parametrize("allowed", [("configmap",), ("widget", "configmap"), ("unknown", "ambiguous", "configmap")])
+def test_a_kind_that_is_in_the_list_of_sources_may_be_read(allowed: tuple[str, ...]) -> None:
+    world = World(sources=allowed)
+    world.source(k="1")
+
+    world.look(world.target({"replace-data.k": "configmap:s:data.k"}))
+
+    assert world.reasons() == ["Copied"]
+
+
+@pytest.mark.parametrize("allowed", [("secret",), ("unknown",), ("ambiguous",)])
+def test_a_kind_that_is_not_in_the_list_of_sources_is_refused_and_constants_are_not(allowed: tuple[str, ...]) -> None:
+    world = World(sources=allowed)
+    world.source(k="1")
+
+    target = world.target({"replace-data.k": "configmap:s:data.k", "replace-data.c": 'json:"v"'})
+    world.look(target)
+
+    assert sorted(world.reasons()) == ["Copied", "KindNotAllowed"]
+    assert world.objects[target]["data"] == {"c": "v"}
+
+
+def test_what_a_listed_kind_means_is_followed_as_what_the_rules_kind_means() -> None:
+    world = World(sources=("widget",))
+
+    target = world.target({"replace-data.k": "configmap:s:data.k"})
+    world.look(target)
+
+    assert sorted(world.names[target]) == [("", "configmap"), ("", "widget")]
+
+
+def test_strictly_a_secrets_value_needs_consent_to_become_another_kind_in_its_namespace() -> None:
+    world = World(strict=True)
+    world.put(SECRETS, "a", "s", data={"k": "MQ=="})
+    target = world.target({"replace-data.k": "secret:s:data.k"})
+
+    world.look(target)
+
+    assert world.reasons() == ["ConsentMissing"]
+    annotations = {f"{PREFIX}allow-copy-to": "a/ConfigMap/t"}
+    world.put(SECRETS, "a", "s", data={"k": "MQ=="}, metadata={"annotations": annotations})
+    world.look(target)
+    assert world.objects[target]["data"] == {"k": "MQ=="}
+
+
+def test_strictly_secrets_among_themselves_and_other_kinds_need_no_consent_in_their_namespace() -> None:
+    world = World(strict=True)
+    world.put(SECRETS, "a", "s", data={"k": "MQ=="})
+    world.source("c", k="1")
+
+    secret = world.target({"replace-data.k": "secret:s:data.k"}, gvr=SECRETS)
+    configmap = world.target({"replace-data.k": "configmap:c:data.k"})
+    world.look(secret)
+    world.look(configmap)
+
+    assert world.reasons() == ["Copied", "Copied"]
+
+
+# --- several clusters ------------------------------------------------------------------------------------------------
+
+SEVERAL = {"here": "", "hub": "hub"}
+
+
+def test_a_source_of_another_cluster_is_copied_with_its_consent() -> None:
+    world = World(clusters=SEVERAL)
+    annotations = {f"{PREFIX}allow-copy-to": "here/a/ConfigMap/t"}
+    world.put(CONFIGMAPS, "cloud", "s", cluster="hub", data={"k": "1"}, metadata={"annotations": annotations})
+
+    target = world.target({"replace-data.k": "configmap:hub/cloud/s:data.k"})
+    world.look(target)
+
+    assert world.objects[target]["data"] == {"k": "1"}
+    assert world.dependencies[target] == [ObjectRef(CONFIGMAPS, "cloud", "s", "hub")]
+    assert world.names[target] == [("hub", "configmap")]
+    assert world.events[0][2].endswith("from configmaps.v1 hub/cloud/s (resourceVersion 1)")
+
+
+def test_consent_that_is_missing_across_clusters_is_asked_for_by_the_clusters_name() -> None:
+    world = World(clusters=SEVERAL)
+    world.put(CONFIGMAPS, "a", "s", cluster="hub", data={"k": "1"}, metadata={"annotations": {}})
+
+    world.look(world.target({"replace-data.k": "configmap:hub/a/s:data.k"}))
+
+    assert world.reasons() == ["ConsentMissing"]
+    assert world.events[0][2] == (
+        "rule replace-data.k: reading configmaps hub/a/s for ConfigMap a/t needs the source owner's consent: "
+        'add "here/a/ConfigMap/t" to its annotation k8s-copier.fig.org/allow-copy-to'
+    )
+
+
+def test_the_own_cluster_may_be_named() -> None:
+    world = World(clusters=SEVERAL)
+    world.source(k="1")
+
+    target = world.target({"replace-data.k": "configmap:here/a/s:data.k"})
+    world.look(target)
+
+    assert world.objects[target]["data"] == {"k": "1"}
+
+
+def test_a_cluster_scoped_source_of_another_cluster_has_an_empty_namespace() -> None:
+    world = World(clusters=SEVERAL, cross_namespace=CrossNamespace.ALLOW)
+    world.put(WIDGETS, "", "w", cluster="hub", spec={"k": "1"})
+
+    target = world.target({"replace-data.k": "widget:hub//w:spec.k", "replace-data.l": "configmap:hub//s:data.k"})
+    world.look(target)
+
+    assert world.objects[target]["data"] == {"k": "1"}
+    assert sorted(world.reasons()) == ["Copied", "MalformedRule"]
+
+
+def test_a_cluster_that_is_not_known_is_told_with_those_that_are() -> None:
+    world = World(clusters=SEVERAL)
+
+    world.look(world.target({"replace-data.k": "configmap:huh/a/s:data.k"}))
+
+    assert world.events == [
+        ("Warning", "UnknownCluster", "rule replace-data.k: no cluster is called huh; known are here, hub")
+    ]
+
+
+def test_a_cluster_cannot_be_named_where_there_is_one_only(world: World) -> None:
+    world.look(world.target({"replace-data.k": "configmap:hub/a/s:data.k"}))
+
+    assert world.reasons() == ["MalformedRule"]
+
+
+def test_another_cluster_is_a_border_that_may_be_closed() -> None:
+    world = World(clusters=SEVERAL, cross_namespace=CrossNamespace.DENY)
+    annotations = {f"{PREFIX}allow-copy-to": "*/*/*/*"}
+    world.put(CONFIGMAPS, "a", "s", cluster="hub", data={"k": "1"}, metadata={"annotations": annotations})
+
+    world.look(world.target({"replace-data.k": "configmap:hub/a/s:data.k"}))
+
+    assert world.reasons() == ["BorderClosed"]
+    assert "hub/a/s is in another cluster" in world.events[0][2]
 
 
 # --- first sync ------------------------------------------------------------------------------------------------------

@@ -127,8 +127,15 @@ def test_a_name_that_holds_no_path_is_malformed(name: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("cluster/ns/x:y:z", "configmap:c/n/x:data", "configmap:a b:data", "configmap:NS/x:data", "config map:x:data"),
+        *(
+            "cluster/ns/x:y:z",
+            "configmap:c/d/n/x:data",
+            "configmap:a b:data",
+            "configmap:NS/x:data",
+            "config map:x:data",
+        ),
         *("configmap:../x:data", "configmap:n/..:data", "configmap:n/:data", "configmap:/x:data", "a..b:x:data"),
+        *("configmap:C/n/x:data", "configmap:/n/x:data", "configmap:c/N/x:data", "configmap:c/n/:data"),
         *("configmap:n/a%2fb:data", "-a:x:data", f"configmap:{'x' * 254}:data"),
     ],
 )
@@ -190,3 +197,15 @@ def test_too_many_rules_are_none() -> None:
 
 def test_printing_a_rule_shows_no_constant() -> None:
     assert "hunter2" not in repr(only({"replace-a": 'json:"hunter2"'}))
+
+
+@pytest.mark.parametrize(
+    ("instance", "cluster", "namespace"),
+    [("x", None, None), ("n/x", None, "n"), ("c/n/x", "c", "n"), ("c.d-1//x", "c.d-1", "")],
+)
+def test_an_instance_has_up_to_three_parts(instance: str, cluster: str | None, namespace: str | None) -> None:
+    rule = only({"replace-data.a": f"configmap:{instance}:data.b"})
+
+    assert isinstance(rule, Rule)
+    assert isinstance(rule.origin, Source)
+    assert (rule.origin.cluster, rule.origin.namespace, rule.origin.name) == (cluster, namespace, "x")
