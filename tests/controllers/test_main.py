@@ -64,10 +64,10 @@ def test_defaults_are_those_of_the_copier() -> None:
 
 
 def test_what_becomes_of_values_without_source_or_rule_is_retain_unless_said_otherwise() -> None:
-    assert copier.policy_of(parse("-t=secret")) == Policy()
-    assert copier.policy_of(parse("-t=secret", "--on-rule-removed=keep")) == Policy()
+    assert copier.policy_of(parse("-t=secret"), {}) == Policy()
+    assert copier.policy_of(parse("-t=secret", "--on-rule-removed=keep"), {}) == Policy()
 
-    policy = copier.policy_of(parse("-t=secret", "--on-source-missing=remove", "--on-rule-removed=remove"))
+    policy = copier.policy_of(parse("-t=secret", "--on-source-missing=remove", "--on-rule-removed=remove"), {})
     assert (policy.on_source_missing, policy.on_rule_removed) == (Fate.REMOVE, Fate.REMOVE)
 
 
@@ -84,6 +84,26 @@ def test_a_report_takes_no_lease_and_serves_no_health_unless_told_to() -> None:
         options = parse(*words)
         assert (options.leader_elect, options.http_address, options.log_level) == (False, "off", "warning")
     assert parse("-t=cm", "--dry-run", "--http-address=:8080", "-v=4").http_address == ":8080"
+
+
+def test_where_values_may_come_from_is_said_by_kinds_and_strictly() -> None:
+    policy = copier.policy_of(
+        parse("-t=x", "--source=secrets,cm", "--source=widgets.v1.example.io", "--strict"), {"a": ""}
+    )
+
+    assert policy == Policy(sources=("secrets", "cm", "widgets.v1.example.io"), strict=True, clusters={"a": ""})
+
+
+@pytest.mark.parametrize(
+    ("flag", "wanted"), [("--source=", "want a name"), ("--source=a/v1/b", "write b.v1.a"), ("--strict=maybe", "true")]
+)
+def test_a_source_that_is_no_kind_and_a_doubtful_strictness_are_usage_errors(
+    capsys: pytest.CaptureFixture[str], flag: str, wanted: str
+) -> None:
+    text = usage_error(capsys, "-t=secret", flag)
+
+    assert text.startswith(f"k8s-copier: {flag.partition('=')[0]}: ")
+    assert wanted in text
 
 
 def test_log_level_wins_over_verbosity() -> None:
@@ -151,16 +171,6 @@ def test_a_usage_error_says_what_is_wanted(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...], cause: str
 ) -> None:
     assert cause in usage_error(capsys, *words)
-
-
-@pytest.mark.parametrize(
-    "flag",
-    [
-        *("--source=secret", "--strict"),
-    ],
-)
-def test_a_flag_that_does_nothing_yet_is_not_taken(capsys: pytest.CaptureFixture[str], flag: str) -> None:
-    assert f"{flag.partition('=')[0]}: want a known flag" in usage_error(capsys, "-t=secret", flag)
 
 
 def test_help_lists_every_flag_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
