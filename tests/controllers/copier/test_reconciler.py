@@ -467,7 +467,7 @@ def test_one_bad_rule_disturbs_no_other(world: World) -> None:
         "replace-data.c": "json:{",
         "replace-data.d": "clusterrole:system:node:rules",
         "replace-data.e": "configmap:s:data.k",
-        "merge-data": 'json:{"m":"n"}',
+        "reload-data": "json:{}",
     }
     target = world.target(rules)
 
@@ -478,7 +478,7 @@ def test_one_bad_rule_disturbs_no_other(world: World) -> None:
     assert sorted(world.reasons()) == ["Copied", "MalformedRule"]
     (note,) = [note for _, reason, note in world.events if reason == "MalformedRule"]
     assert all(f"rule replace-data.{name}: " in note for name in "abcd")
-    assert "rule merge-data: this annotation is not known" in note
+    assert "rule reload-data: this annotation is not known" in note
 
 
 def test_an_event_about_many_rules_is_cut_to_what_a_server_takes(world: World) -> None:

@@ -7,7 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controllers.copier.paths import Key, Segment, parse_path
-from controllers.copier.rules import MAX_RULES, PREFIX, BadRule, Rule, RuleSet, Source, has_rules, parse_rules
+from controllers.copier.rules import (
+    MAX_RULES,
+    PREFIX,
+    BadRule,
+    Operation,
+    Rule,
+    RuleSet,
+    Source,
+    has_rules,
+    parse_rules,
+)
 from controllers.copier.values import Number, Value
 
 names = st.one_of(
@@ -91,6 +101,26 @@ def test_both_value_forms_are_read() -> None:
     assert not found.bad
 
 
+@pytest.mark.parametrize("operation", [Operation.REPLACE, Operation.MERGE, Operation.STRATEGIC_MERGE])
+def test_every_operation_with_a_value_has_a_name(operation: Operation) -> None:
+    rule = only({f"{operation}-spec.strategic-merge-a": 'json:{"a": null}'})
+
+    assert isinstance(rule, Rule)
+    assert rule.operation is operation
+    assert rule.to == parse_path("spec.strategic-merge-a")
+    assert rule.identity == (operation, "spec.strategic-merge-a")
+
+
+@pytest.mark.parametrize(("prefix", "most"), [("replace-", 55), ("merge-", 57), ("strategic-merge-", 47)])
+def test_a_name_longer_than_the_server_takes_is_sent_to_the_long_form(prefix: str, most: int) -> None:
+    longer = "a" * (most + 1)
+
+    assert isinstance(only({prefix + "a" * most: "json:1"}), Rule)
+    assert problem(prefix + longer, "json:1") == (
+        "name has 64 characters, at most 63 are allowed; use the rules annotation"
+    )
+
+
 def test_a_source_path_keeps_its_colons_inside_quotes() -> None:
     rule = only({"replace-a": 'configmap:s:data["a:b"]'})
 
@@ -109,13 +139,13 @@ def test_the_number_of_parts_found_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["merge-data", "strategic-merge-spec", "rules", "reload-x", "replace", "Replace-a", "x"]
+    "name", ["reload-x", "replace", "merge", "Replace-a", "x", "rules.x", "remove-data", "merge.a"]
 )
 def test_other_names_under_the_prefix_are_not_known_and_the_known_ones_are_listed(name: str) -> None:
     text = problem(name, "json:{}")
 
     assert "not known" in text
-    assert "replace-PATH" in text
+    assert "known are replace-PATH, merge-PATH, strategic-merge-PATH and rules on a target" in text
     assert "allow-copy-to" in text
 
 
@@ -193,6 +223,7 @@ def test_too_many_rules_are_none() -> None:
     assert len(limit.rules) == MAX_RULES
     assert not beyond.rules
     assert {each.error.reason for each in beyond.bad} == {"TooManyRules"}
+    assert parse_path("data.k7") in {each.to for each in beyond.bad}
 
 
 def test_printing_a_rule_shows_no_constant() -> None:

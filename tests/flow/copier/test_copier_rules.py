@@ -107,7 +107,7 @@ def test_a_malformed_rule_is_reported_and_disturbs_no_other(story: Story) -> Non
         "replace-data.c": "json:{",
         "replace-data.d": "clusterrole:system:node:rules",
         "replace-data.e": "configmap:s:data.k",
-        "merge-data": "configmap:s:data",
+        "reload-data": "configmap:s:data",
         "replace-status": "json:{}",
     }
     story.configmap("t", rules=rules)

@@ -1,0 +1,216 @@
+"""Read the annotation `rules`: a YAML list, each item by itself. Pure.
+
+The YAML is that of YAML 1.2 for JSON's data: only `true`, `false`, `null`, `~` and numbers as JSON writes them are
+more than text, so `yes`, `010` and dates are strings. What surprises: a fault inside an item (an anchor, a tag, a
+repeated key) is that item's alone, and what can be read of the item is given with it, so that its destination is
+known. Nothing is ever built from a tag, and a number keeps its text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from controllers.copier.problems import RuleError, malformed
+from controllers.copier.values import MAX_DEPTH, Number, Plain
+
+MAX_BYTES: Final = 128 * 1024
+# Beyond this the text as a whole is refused: readers of YAML take long, or give up, where nothing ever closes.
+MAX_NESTING: Final = 256
+# A value may stand in a map of an item, such as a default of a policy.
+_MAX_ITEM_DEPTH: Final = MAX_DEPTH + 2
+
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_NO_JSON_NUMBER: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None, "~": None, "": None}
+_UNREADABLE: Final = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
+_LINE: Final = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One item of the list: what could be read of it, and its first fault; what is at fault reads as null."""
+
+    plain: Plain
+    fault: RuleError | None = None
+
+
+def read_items(text: str, *, at_most: int) -> Sequence[Item]:
+    """Read a list of items.
+
+    Raises `RuleError`: `MalformedRule`, with line and column, if the text as a whole is no YAML list;
+    `TooManyRules` if it has more than `at_most` items. The text is not quoted.
+    """
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_BYTES:
+        raise malformed(f"want at most {MAX_BYTES} bytes, found {size}")
+    if unreadable := _UNREADABLE.search(text):
+        raise malformed(f"{_place_in(text, unreadable.start())}: this character cannot stand in YAML")
+    return _ListReader(text, at_most).items()
+
+
+def _place_in(text: str, position: int) -> str:
+    ends = [found.end() for found in _LINE.finditer(text, 0, position)]
+    return _place(len(ends), position - (ends[-1] if ends else 0))
+
+
+def _place(line: int, column: int) -> str:
+    return f"line {line + 1}, column {column + 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """One sign of the text: what it is, and where; a scalar with its text, and whether it stands without quotes."""
+
+    sort: str
+    line: int
+    column: int
+    text: str = ""
+    is_plain: bool = False
+    is_marked: bool = False  # with an anchor or a tag
+
+    @property
+    def place(self) -> str:
+        return _place(self.line, self.column)
+
+
+def _events(text: str) -> Iterator[_Event]:
+    """Yield the signs of the text one by one, so that whoever reads them may stop before the end."""
+    import yaml  # when the first long form is met: most targets have none
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        for event in yaml.parse(text, Loader=loader):
+            mark = event.start_mark
+            assert mark is not None
+            # A lone "!" is no tag to some readers, and turns quoted text into a number.
+            is_marked = bool(getattr(event, "anchor", None) or getattr(event, "tag", None)) or (
+                text[mark.index : mark.index + 1] == "!"
+            )
+            words = event.value if isinstance(event, yaml.ScalarEvent) else ""
+            is_plain = isinstance(event, yaml.ScalarEvent) and not event.style
+            yield _Event(type(event).__name__, mark.line, mark.column, words, is_plain, is_marked)
+    except yaml.MarkedYAMLError as error:
+        at = error.problem_mark or error.context_mark
+        where = f"{_place(at.line, at.column)}: " if at is not None else ""
+        raise malformed(f"{where}this is not YAML; a text that holds one of []{{}},:# wants quotes") from None
+    except (yaml.YAMLError, ValueError, OverflowError):
+        # An escape that is no character, a version of more digits than a number may have.
+        raise malformed("this is not YAML") from None
+
+
+class _ListReader:
+    """Reads the list from left to right, one item after the other."""
+
+    def __init__(self, text: str, at_most: int) -> None:
+        self._events = _events(text)
+        self._at_most = at_most
+        self._depth = 0
+        self._fault: RuleError | None = None
+
+    def items(self) -> Sequence[Item]:
+        self._next()  # the stream
+        if self._next().sort != "DocumentStartEvent":
+            raise malformed("want a YAML list, found nothing")
+        first = self._next()
+        if first.sort != "SequenceStartEvent":
+            raise malformed(f"{first.place}: want a YAML list, found {_describe(first)}")
+        if first.is_marked:
+            raise malformed(f"{first.place}: want a list without tag and anchor")
+        found: list[Item] = []
+        count = 0
+        while (event := self._next()).sort != "SequenceEndEvent":
+            count += 1
+            self._fault = None
+            plain = self._node(event)
+            if count <= self._at_most:
+                found.append(Item(plain, self._fault))
+        self._next()  # the end of the document
+        if (more := self._next()).sort == "DocumentStartEvent":
+            raise malformed(f"{more.place}: want one YAML document")
+        if count > self._at_most:
+            raise RuleError(
+                "TooManyRules", f"want at most {self._at_most} rules on one target, found {count} in a list"
+            )
+        return found
+
+    def _next(self) -> _Event:
+        event = next(self._events)
+        if event.sort in {"SequenceStartEvent", "MappingStartEvent"}:
+            self._depth += 1
+            if self._depth > MAX_NESTING:
+                raise malformed(f"{event.place}: want at most {MAX_NESTING} levels of lists and maps")
+        elif event.sort in {"SequenceEndEvent", "MappingEndEvent"}:
+            self._depth -= 1
+        return event
+
+    def _node(self, event: _Event) -> Plain:
+        if event.is_marked:
+            self._fail(event, "want no tag, anchor or alias")
+        is_too_deep = self._depth - 1 > _MAX_ITEM_DEPTH  # the list of items is no part of an item
+        if is_too_deep:
+            self._fail(event, f"want at most {MAX_DEPTH} levels in a value")
+        match event.sort:
+            case "SequenceStartEvent":
+                plain: Plain = self._list()
+            case "MappingStartEvent":
+                plain = self._map()
+            case "ScalarEvent":
+                plain = self._scalar(event)
+            case _:
+                plain = None
+        return None if event.is_marked or is_too_deep else plain
+
+    def _list(self) -> Plain:
+        found: list[Plain] = []
+        while (event := self._next()).sort != "SequenceEndEvent":
+            found.append(self._node(event))
+        return found
+
+    def _map(self) -> Plain:
+        found: dict[str, Plain] = {}
+        while (event := self._next()).sort != "MappingEndEvent":
+            key = self._key(event)
+            value = self._node(self._next())
+            if key is None:
+                continue
+            if key in found:
+                self._fail(event, "want each key once")
+                value = None
+            found[key] = value
+        return found
+
+    def _key(self, event: _Event) -> str | None:
+        key = self._node(event)
+        if isinstance(key, str):
+            return key
+        self._fail(event, "want a key that is a string")
+        return None
+
+    def _scalar(self, event: _Event) -> Plain:
+        text = event.text
+        if event.is_plain:
+            if text in _WORDS:
+                return _WORDS[text]
+            if _NUMBER.fullmatch(text):
+                return Number(text)
+            if _NO_JSON_NUMBER.fullmatch(text):
+                self._fail(event, "want a number that JSON has")
+                return None
+        if _SURROGATE.search(text):
+            self._fail(event, "want no half of a character (a lone surrogate)")
+            return None
+        return text
+
+    def _fail(self, event: _Event, what: str) -> None:
+        if self._fault is None:
+            self._fault = malformed(f"{event.place}: {what}")
+
+
+def _describe(event: _Event) -> str:
+    return {"MappingStartEvent": "a map", "ScalarEvent": "a text", "AliasEvent": "an alias"}.get(
+        event.sort, "something else"
+    )
