@@ -1,7 +1,13 @@
-"""A copier that runs as a process of its own against the test's server, and what a story needs to play with it."""
+"""A copier that runs as a process of its own against the test's server, and what a story needs to play with it.
+
+Every value of a Secret that a story applies is marked on its way to the server, and the mark is taken off what a story
+reads, so that no story has to know. What the copiers of a story printed, and every Event, is searched for the mark.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import signal
@@ -11,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event
-from typing import TYPE_CHECKING, Any
+from threading import Event, Lock
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 import yaml
@@ -25,6 +31,10 @@ if TYPE_CHECKING:
 EXAMPLES = Path(__file__).parents[3] / "examples" / "copier"
 PREFIX = "k8s-copier.fig.org/"
 PATIENCE = 60.0  # for what takes a moment when nothing else runs
+# Stands before every value that nobody may tell. Its length is a multiple of three, so that in base64, too, it is a
+# piece of text that stands before the rest; and it may be part of a label.
+MARK = "SentinelVx7Qk2z"
+MARK_BASE64 = base64.b64encode(MARK.encode()).decode()
 
 CONFIGMAPS = GVR("", "v1", "configmaps")
 EVENTS = GVR("", "v1", "events")
@@ -46,18 +56,50 @@ GVRS = {
 }
 
 
+T = TypeVar("T")
+
+
+def unmarked(value: T) -> T:
+    """Take the mark out of every text of a JSON value."""
+    whole = json.dumps(value)
+    found: T = json.loads(whole.replace(MARK, "").replace(MARK_BASE64, "")) if is_told(whole) else value
+    return found
+
+
+def is_told(text: str) -> bool:
+    """Tell whether a text holds the mark, or the end of it, as it is or in base64, by itself or inside something."""
+    return any(piece in text for piece in PIECES)
+
+
+def in_base64(text: str, before: int) -> str:
+    """Return what is surely there of a text in the base64 of a longer one, in which it stands so far behind."""
+    coded = base64.b64encode(b"-" * before + text.encode()).decode()
+    return coded[4 if before else 0 : len(coded) // 4 * 4 - 4]
+
+
+PIECES = [MARK[-9:], *(in_base64(MARK, before) for before in range(3)), MARK_BASE64[-12:]]
+
+
 @dataclass(eq=False)
 class Program:
     """One `k8s-copier` process and what it logged."""
 
     process: subprocess.Popen[bytes]
     log: Path
+    output: Path
+    _lock: Lock = field(default_factory=Lock)  # guards the next two
+    _lines: list[dict[str, Any]] = field(default_factory=list)
+    _read: int = 0
 
     def lines(self, message: str = "") -> list[dict[str, Any]]:
         """Return its log lines, or those with this message."""
-        whole = [line for line in self.log.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        found = [json.loads(line) for line in whole if line.startswith("{")]
-        return [line for line in found if message in {"", line["msg"]}]
+        with self._lock:
+            with self.log.open("rb") as file:
+                file.seek(self._read)
+                whole, newline, _ = file.read().rpartition(b"\n")
+            self._read += len(whole) + len(newline)
+            self._lines += [json.loads(line) for line in whole.splitlines() if line.startswith(b"{")]
+            return [line for line in self._lines if message in {"", line["msg"]}]
 
     def targets_of(self, message: str) -> list[str]:
         """Return the targets of the log lines with this message."""
@@ -83,6 +125,7 @@ class Story:
     directory: Path
     programs: list[Program] = field(default_factory=list)
     namespaces: list[str] = field(default_factory=list)
+    secrets: set[str] = field(default_factory=set)  # marked values
 
     @property
     def namespace(self) -> str:
@@ -90,23 +133,50 @@ class Story:
 
     # --- the copier ---
 
-    def start(self, *flags: str, kubeconfig: Path | None = None) -> Program:
-        """Start a copier that works in this story's namespaces."""
-        log = self.directory / f"copier-{len(self.programs)}.log"
-        command = [
-            sys.executable,
-            "-m",
-            "controllers",
+    def start(self, *flags: str, kubeconfig: Path | None = None, code: str = "") -> Program:
+        """Start a copier that works in this story's namespaces; `code` is run in its process before."""
+        begin = (
+            ["-c", f"{code}\nfrom controllers.__main__ import main\nraise SystemExit(main())"]
+            if code
+            else ["-m", "controllers"]
+        )
+        return self.run(
+            *begin,
             "copier",
             f"--kubeconfig={kubeconfig or self.server.kubeconfig}",
-        ]
-        command += [f"--namespace={','.join([self.namespace, *self.namespaces])}", "--log-level=debug", *flags]
+            f"--namespace={','.join([self.namespace, *self.namespaces])}",
+            "--log-level=debug",
+            *flags,
+        )
+
+    def run(self, *arguments: str) -> Program:
+        """Start Python; what the process prints is searched in the end."""
+        log = self.directory / f"copier-{len(self.programs)}.log"
+        output = log.with_suffix(".out")
         environment = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
-        with log.open("wb") as stderr:
-            process = subprocess.Popen(command, stderr=stderr, stdout=subprocess.DEVNULL, env=environment)
-        program = Program(process, log)
+        with log.open("wb") as stderr, output.open("wb") as stdout:
+            process = subprocess.Popen([sys.executable, *arguments], stderr=stderr, stdout=stdout, env=environment)
+        program = Program(process, log, output)
         self.programs.append(program)
         return program
+
+    def told(self) -> dict[str, str]:
+        """Return all that anybody could read who may not read Secrets: by where it stands."""
+        files = [file for program in self.programs for file in (program.log, program.output)]
+        found = {file.name: file.read_text() for file in files}
+        if self.server.embedded is not None:
+            events: list[Any] = list(self.server.embedded.objects("events"))
+        else:
+            spaces = [self.namespace, *self.namespaces, "default"]
+            events = [event.thaw() for space in spaces for event in self.client.list(EVENTS, namespace=space)]
+        return {**found, "Events": json.dumps(events)}
+
+    def assert_no_secret_is_told(self) -> None:
+        """Fail if a marked value, a part of one, or a hash of one stands where it may not."""
+        hashes = [hashlib.new(name, value.encode()).hexdigest() for value in self.secrets for name in ("md5", "sha256")]
+        for where, text in self.told().items():
+            assert not is_told(text), f"a Secret's value is in {where}"
+            assert not any(each in text for each in hashes), f"the hash of a Secret's value is in {where}"
 
     def patches(self) -> int:
         """Count the PATCHes of targets so far: on the embedded server as it saw them, else as copiers logged them."""
@@ -143,6 +213,11 @@ class Story:
     def apply(self, manifest: Mapping[str, Any]) -> ObjectRef:
         """Create an object, or make its content this."""
         metadata = manifest["metadata"]
+        if manifest["kind"] == "Secret":
+            manifest = {
+                **manifest,
+                "data": {key: self._marked(text) for key, text in (manifest.get("data") or {}).items()},
+            }
         ref = self.ref(manifest["kind"], metadata["name"], metadata.get("namespace"))
         try:
             self.client.create(ref.gvr, dict(manifest), namespace=ref.namespace, field_manager="test")
@@ -151,6 +226,13 @@ class Story:
             draft = {**manifest, "metadata": {**metadata, "resourceVersion": present.resource_version}}
             self.client.update(ref, draft, field_manager="test")
         return ref
+
+    def _marked(self, text: str) -> str:
+        """Mark a Secret's value, which is base64, unless it is marked already."""
+        if text.startswith(MARK_BASE64):
+            return text
+        self.secrets |= {MARK_BASE64 + text, MARK + base64.b64decode(text).decode(errors="replace")}
+        return MARK_BASE64 + text
 
     def configmap(
         self,
@@ -183,7 +265,7 @@ class Story:
     def content(self, ref: ObjectRef) -> Any:
         """Return an object as it is now, `{}` if it is not there."""
         try:
-            return self.client.get(ref).thaw()
+            return unmarked(self.client.get(ref).thaw())
         except NotFoundError:
             return {}
 
@@ -214,9 +296,10 @@ class Story:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(work, items))
 
-    def example(self, name: str) -> list[dict[str, Any]]:
-        """Return the manifests of an example, moved into this story's namespace."""
-        text = (EXAMPLES / f"{name}.yaml").read_text().replace("namespace: cloud", f"namespace: {self.namespace}")
+    def example(self, name: str, namespace: str = "") -> list[dict[str, Any]]:
+        """Return the manifests of an example, moved into this story's namespace or another one."""
+        text = (EXAMPLES / f"{name}.yaml").read_text()
+        text = text.replace("namespace: cloud", f"namespace: {namespace or self.namespace}")
         return [manifest for manifest in yaml.safe_load_all(text) if manifest["kind"] != "Namespace"]
 
     def serve(self, crd: Mapping[str, Any]) -> None:
@@ -254,6 +337,7 @@ def told_on(server: Server, directory: Path) -> Iterator[Story]:
     told = Story(server, server.client(), directory)
     try:
         yield told
+        told.assert_no_secret_is_told()
     finally:
         for program in told.programs:
             if program.process.poll() is None:

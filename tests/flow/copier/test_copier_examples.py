@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,27 +21,27 @@ EXAMPLES = {
     "federated-deployment": ("FederatedDeployment", "Deployment"),
     "federated-helmrelease": ("FederatedHelmRelease", "HelmRelease"),
 }
-ORDERS = (
-    "source, target, copier",
-    "target, copier, source",
-    "copier, kinds, target, source",
-    "copier, source, kinds, target",
-)
+# Each order is played by two sets of the three examples in two namespaces, and one copier for all.
+ORDERS = [
+    pytest.param("source, target, copier", "target, copier, source", id="kinds first"),
+    pytest.param("copier, kinds, target, source", "copier, source, kinds, target", id="copier first"),
+]
 
 
 class Play:
-    """One example on one server."""
+    """One example in one namespace."""
 
-    def __init__(self, story: Story, example: str) -> None:
+    def __init__(self, story: Story, example: str, namespace: str = "") -> None:
         self.story = story
+        self.namespace = namespace or story.namespace
         self.target_kind, self.source_kind = EXAMPLES[example]
-        manifests = {manifest["kind"]: manifest for manifest in story.example(example)}
+        manifests = {manifest["kind"]: manifest for manifest in story.example(example, self.namespace)}
         self.target: dict[str, Any] = manifests[self.target_kind]
         self.source: dict[str, Any] = manifests[self.source_kind]
         self.crds = [
             crd for crd in story.example("crds") if crd["spec"]["names"]["kind"] in {self.target_kind, self.source_kind}
         ]
-        for crd in self.crds:
+        for crd in self.crds:  # what a story before this one may have left
             story.remove(story.ref("CustomResourceDefinition", crd["metadata"]["name"]))
 
     def define(self, *kinds: str) -> None:
@@ -53,7 +54,7 @@ class Play:
         return spec.get("template", {}).get("data" if self.source_kind == "Secret" else "spec")
 
     def wanted(self) -> Any:
-        content = self.story.content(self.story.ref(self.source_kind, self.source["metadata"]["name"]))
+        content = self.story.content(self.story.ref(self.source_kind, self.source["metadata"]["name"], self.namespace))
         return content["data" if self.source_kind == "Secret" else "spec"]
 
     def is_copied(self) -> bool:
@@ -61,7 +62,7 @@ class Play:
 
     @property
     def target_ref(self) -> ObjectRef:
-        return self.story.ref(self.target_kind, self.target["metadata"]["name"])
+        return self.story.ref(self.target_kind, self.target["metadata"]["name"], self.namespace)
 
     def rotate(self, number: int) -> None:
         changed = self.source
@@ -75,55 +76,66 @@ class Play:
         self.story.apply(changed)
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_the_examples_work_in_every_order_follow_their_sources_and_survive_a_restart(story: Story, order: str) -> None:
-    plays = [Play(story, example) for example in EXAMPLES]
-    program = play_in_order(plays, order)
-    for play in plays:
-        story.until(play.is_copied, f"{order}: copied")
+@pytest.mark.parametrize(("one", "other"), ORDERS)
+def test_the_examples_work_in_every_order_follow_their_sources_and_survive_a_restart(
+    story: Story, one: str, other: str
+) -> None:
+    beside = story.another_namespace()
+    plays = {one: [Play(story, each) for each in EXAMPLES], other: [Play(story, each, beside) for each in EXAMPLES]}
+    program = play_in_order(story, plays)
+    everything = [play for group in plays.values() for play in group]
+    for play in everything:
+        story.until(play.is_copied, "copied")
 
-    for number in range(2, 5):
-        for play in plays:
+    for number in (2, 3):
+        for play in everything:
             play.rotate(number)
-        for play in plays:
+        for play in everything:
             story.until(play.is_copied, f"rotation {number} is copied")
     program.stop()
     before = story.patches()
-    again = start(plays)
-    targets = {str(play.target_ref) for play in plays}
+    again = start(story)
+    targets = {str(play.target_ref) for play in everything}
     story.until(lambda: targets <= set(again.targets_of("in sync")), "the restarted copier has looked")
     again.stop()
 
     assert story.patches() == before
-    for play in plays:
+    for play in everything:
         assert_untouched(play)
 
 
-def start(plays: Sequence[Play]) -> Program:
-    return plays[0].story.start(f"--target={','.join(play.target_kind.lower() for play in plays)}")
+def start(story: Story) -> Program:
+    return story.start(f"--target={','.join(target.lower() for target, _ in EXAMPLES.values())}")
 
 
-def play_in_order(plays: Sequence[Play], order: str) -> Program:
-    program: Program | None = None
-    if not order.startswith("copier"):
-        for play in plays:
-            play.define(play.target_kind)
-    for step in order.split(", "):
-        if step == "copier":
-            program = start(plays)
-            continue
-        for play in plays:
-            match step:
-                case "kinds":
-                    play.define(play.target_kind)
-                case "target":
-                    play.story.apply(play.target)
-                case "source":
-                    if play.source_kind == "HelmRelease":
-                        play.define("HelmRelease")
-                    play.story.apply(play.source)
-    assert program is not None
+def play_in_order(story: Story, plays: Mapping[str, Sequence[Play]]) -> Program:
+    """Play all orders up to where the copier starts, start it, and play what is left, one step of each in turn."""
+    before, after = [], []
+    for order, group in plays.items():
+        first, _, last = order.partition("copier")
+        before += [(step, group) for step in first.split(", ") if step]
+        after.append([(step, group) for step in last.split(", ") if step])
+    for play in (play for group in plays.values() for play in group if before):
+        play.define(play.target_kind)
+    for step, group in before:
+        take(step, group)
+    program = start(story)
+    for step, group in chain.from_iterable(zip_longest(*after, fillvalue=("", []))):
+        take(step, group)
     return program
+
+
+def take(step: str, group: Sequence[Play]) -> None:
+    for play in group:
+        match step:
+            case "kinds":
+                play.define(play.target_kind)
+            case "target":
+                play.story.apply(play.target)
+            case "source":
+                if play.source_kind == "HelmRelease":
+                    play.define("HelmRelease")
+                play.story.apply(play.source)
 
 
 def assert_untouched(play: Play) -> None:
@@ -142,7 +154,7 @@ def test_the_helm_example_taken_literally_waits_for_the_name_in_its_rule(story: 
     literal["metadata"]["name"] = "cloud-release-master"
     story.apply(literal)
     story.apply(play.target)
-    start([play])
+    start(story)
     story.until(lambda: story.reasons("cloud-release") == ["SourceMissing"], "the missing source is reported")
     assert play.copied() == {}
 
