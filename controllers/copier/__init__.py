@@ -14,8 +14,9 @@ from typing import Final
 from controllers.copier.consent import CrossNamespace
 from controllers.copier.kinds import check_resource_text, is_full_form, is_guarded
 from controllers.copier.metering import Meter
+from controllers.copier.namespaces import NAMESPACES, Namespaces
 from controllers.copier.readiness import why_unready
-from controllers.copier.reconciler import NAMESPACES, Copier
+from controllers.copier.reconciler import Copier
 from controllers.copier.rules import Fate, has_rules
 from controllers.copier.sources import Policy
 from controllers.copier.writing import Writer
@@ -270,7 +271,7 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
         graph=graph,
         mapper=manager.mapper,
         targets=listers,
-        namespaces=manager.lister(Selection(NAMESPACES, metadata_only=True), required=False),
+        namespaces=Namespaces(manager.lister(Selection(NAMESPACES, metadata_only=True), required=False)),
         clock=clock,
         policy=policy_of(options, manager.cluster_names()),
         meter=meter,

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final, TypeAlias
 
+from controllers.copier.contest import Contest
+from controllers.copier.paths import Path, Place
 from controllers.copier.problems import RuleError, State
+from controllers.copier.rules import Fate
 from controllers.copier.values import Plain, encode
 from informers import ObjectRef
 
@@ -50,6 +54,33 @@ class Settled:
     retry_at: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Lived:
+    """A rule as it was when it could be read last."""
+
+    rule: str
+    to: Path
+    on_removed: Fate
+    is_tracked: bool  # what it gives may once have to be taken away
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a rule has put into the target, or found there as it wanted it: the value, and each part of it."""
+
+    place: Place
+    value: bytes
+    leaves: Mapping[Place, bytes]  # as they were when they were seen in the target, which may write them in its own way
+
+
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """A rule that is gone, and what it gave, which is to go too."""
+
+    rule: str
+    given: Given
+
+
 @dataclass(slots=True)
 class Memory:
     """All about one target. Only the worker that holds the target's request touches it, so it needs no lock."""
@@ -66,14 +97,26 @@ class Memory:
     forbidden: Stall | None = None
     incomplete_wait: float = 0.0
     failed_tests: tuple[str, int] = ("", 0)
+    lived: dict[Identity, Lived] = field(default_factory=dict)
+    given: dict[Identity, Given] = field(default_factory=dict)  # of rules that are tracked
+    departed: dict[Identity, Departed] = field(default_factory=dict)
+    missing: dict[Identity, float] = field(default_factory=dict)  # since when the source of a rule is not there
+    let_go: set[Identity] = field(default_factory=set)  # what was decided about what a missing source takes along
+    contests: dict[Identity, Contest] = field(default_factory=dict)
 
-    def keep_only(self, identities: set[Identity]) -> None:
+    def keep_only(self, identities: Iterable[Identity]) -> None:
         """Forget rules that are no more."""
-        for known in (self.reported, self.stalls, self.settled):
+        identities = set(identities)
+        of_rules: Iterable[dict[Identity, object]] = (
+            *(self.reported, self.stalls, self.settled),
+            *(self.given, self.missing, self.contests),
+        )  # type: ignore[assignment]  # only their keys matter
+        for known in of_rules:
             for gone in known.keys() - identities:
                 del known[gone]
         self.copied &= identities
         self.warned &= identities
+        self.let_go &= identities
 
 
 class Conditions:
@@ -118,6 +161,12 @@ class Memories:
             if memory is None or memory.uid != uid:
                 memory = self._by_ref[ref] = Memory(uid)
             return memory
+
+    def knows(self, ref: ObjectRef, uid: str) -> bool:
+        """Tell whether there is a memory of this very object."""
+        with self._lock:
+            memory = self._by_ref.get(ref)
+            return memory is not None and memory.uid == uid
 
     def forget(self, ref: ObjectRef) -> bool:
         """Drop all about a target; tell whether there was anything."""

@@ -11,42 +11,56 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from controllers.copier.compute import Outcome
+from controllers.copier.compute import Document, Outcome
 from controllers.copier.consent import Target
 from controllers.copier.evaluation import plan, read_all
 from controllers.copier.kinds import is_guarded
+from controllers.copier.leaving import (
+    NOT_READABLE,
+    Leaving,
+    abandoned,
+    departed,
+    judge,
+    next_missing,
+    note_given,
+    note_missing,
+    note_rules,
+    orphaned,
+    paths_that_stay,
+    settle,
+)
 from controllers.copier.memory import Conditions, Memories, Memory, fingerprint
 from controllers.copier.metering import Meter
-from controllers.copier.paths import show
+from controllers.copier.namespaces import Namespaces
+from controllers.copier.ownership import read_record
+from controllers.copier.paths import Key, look, show, take
 from controllers.copier.problems import RuleError, UnexpectedError
-from controllers.copier.reports import Status, report, report_shared, warn_base64
-from controllers.copier.rules import RuleSet, has_rules, parse_rules
+from controllers.copier.reports import Status, report, report_leaving, report_shared, warn_base64
+from controllers.copier.rules import RuleSet, has_rules, parse_rules, rules_among
 from controllers.copier.sources import Policy, Snapshot, is_raw_base64, is_same_object
 from controllers.copier.turns import Turn
 from controllers.copier.values import Plain, decode
-from controllers.copier.writing import BusyError, Draft, TargetGoneError, Writer, make_draft
+from controllers.copier.writing import FIELD_MANAGER, BusyError, Draft, TargetGoneError, Writer, make_draft
 from informers import (
-    GVR,
     Clock,
+    ConflictError,
     DependencyGraph,
     EventRecorder,
+    ForbiddenError,
     InformersError,
     Lister,
-    NotSyncedError,
     Object,
     ObjectRef,
     Request,
     Resource,
     RESTMapper,
     Result,
-    StaleCacheError,
     fields,
 )
 
-NAMESPACES: Final = GVR("", "v1", "namespaces")
-
 _FIRST_SYNC_WAIT: Final = 10.0
 _INCOMPLETE_WAIT: Final = (5.0, 30.0)
+_MANAGED_FIELDS: Final = (Key("metadata"), Key("managedFields"))
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +88,7 @@ class Copier:
     graph: DependencyGraph
     mapper: Callable[[str], RESTMapper]
     targets: Sequence[Lister]
-    namespaces: Lister | None
+    namespaces: Namespaces
     clock: Clock
     policy: Policy
     meter: Meter
@@ -97,7 +111,7 @@ class Copier:
 
     def _reconcile(self, request: Request) -> Result:
         target = self._target(request.ref)
-        if target is None or self._is_going(target) or not has_rules(target.annotations):
+        if target is None or self._is_going(target) or not self._concerns(target):
             self._forget(request.ref)
             return Result()
         if is_guarded(target.ref.gvr) and not self._is_named_in_full(target.ref):
@@ -117,7 +131,17 @@ class Copier:
         if not memory.is_evaluated and any(turn.is_quiet for turn in turns):
             return Result(requeue_after=_FIRST_SYNC_WAIT)
         memory.is_evaluated = True
-        result = self._act(target, whom, turns, memory, request)
+        note_missing(turns, memory, self.clock.monotonic())
+        try:
+            result = self._act(target, whom, turns, memory, request)
+        except TargetGoneError:
+            self._forget(target.ref)
+            return Result()
+        except BusyError as busy:
+            return Result(requeue_after=busy.retry_after)
+        if not rules and not memory.departed:
+            self._forget(target.ref)
+            return Result()
         report_shared(target, self.conditions, [turn.error for turn in turns])
         return self._look_at_incomplete(snapshot, memory, result)
 
@@ -139,15 +163,11 @@ class Copier:
         return None
 
     def _is_going(self, target: Object) -> bool:
-        if target.deletion_timestamp:
-            return True
-        if not target.namespace or self.namespaces is None:
-            return False
-        try:
-            namespace = self.namespaces.find(target.ref.sibling(NAMESPACES, name=target.namespace, namespace=""))
-        except (NotSyncedError, StaleCacheError):
-            return False  # not allowed to know, or not yet
-        return namespace is not None and bool(namespace.deletion_timestamp)
+        return bool(target.deletion_timestamp) or self.namespaces.is_going(target.ref)
+
+    def _concerns(self, target: Object) -> bool:
+        """Tell whether a target has rules, or had some whose values are still to go."""
+        return has_rules(target.annotations) or self.memories.knows(target.ref, target.uid)
 
     def _is_named_in_full(self, ref: ObjectRef) -> bool:
         mapper = self.mapper(ref.cluster)
@@ -167,14 +187,13 @@ class Copier:
         self.graph.forget(ref)
 
     def _remember_rules(self, memory: Memory, rules: RuleSet) -> None:
-        """Begin to wait for first lists anew when the rules have changed, and forget the rules that are gone."""
+        """Begin to wait for first lists anew when the rules have changed, and let go of the rules that are gone."""
         texts: list[Plain] = [*(f"{rule.id} {rule.text}" for rule in rules.rules), *(bad.id for bad in rules.bad)]
-        identities = {rule.identity for rule in rules.rules} | {bad.identity for bad in rules.bad}
         now = fingerprint(texts)
         if now != memory.rules:
             memory.rules = now
             memory.waiting_since = self.clock.monotonic()
-            memory.keep_only(identities)
+            note_rules(memory, rules, self.policy)
 
     def _resource_of(self, target: Object) -> Resource:
         try:
@@ -193,9 +212,7 @@ class Copier:
 
     def _act(self, target: Object, whom: Target, turns: Sequence[Turn], memory: Memory, request: Request) -> Result:
         try:
-            live = decode(target.raw)
-            self.writer.hold_back(turns, memory, live, target.ref.gvr)
-            draft = make_draft(live, target, turns)
+            draft, leavings = self._draft(target, turns, memory)
         except (RuleError, RecursionError):
             for turn in turns:
                 turn.error = turn.error or RuleError("TypeMismatch", "the target is nested too deep to be written")
@@ -204,24 +221,80 @@ class Copier:
             return Result()
         changed = [turn for turn in turns if draft.changes(turn)]
         self._report(target, memory, [turn for turn in turns if not draft.changes(turn)], draft.outcomes)
-        if not changed:
+        live = draft.live
+        if changed or draft.folded.dropped:
+            live = self.writer.write(draft, changed, leavings, memory)
+            self._report(target, memory, changed, draft.outcomes)
+            self._warn_base64(target, whom, changed, draft.outcomes, memory)
+            if request.since and any(turn.error is None for turn in changed):
+                self.meter.propagated(target.cluster, self.clock.monotonic() - request.since)
+        else:
             _log.debug("in sync", extra=fields(target=str(target.ref)))
             self.meter.in_sync(target.cluster)
-            self._show(Look(target, whom, turns, draft))
-            return self._next_look(turns, memory)
-        try:
-            self.writer.write(draft, turns, changed, memory)
-        except TargetGoneError:
-            self._forget(target.ref)
-            return Result()
-        except BusyError as busy:
-            return Result(requeue_after=busy.retry_after)
-        self._report(target, memory, changed, draft.outcomes)
-        self._warn_base64(target, whom, changed, draft.outcomes, memory)
-        if request.since and any(turn.error is None for turn in changed):
-            self.meter.propagated(target.cluster, self.clock.monotonic() - request.since)
+        self._settle_leavings(target, leavings, memory)
+        note_given(turns, draft.outcomes, draft.folded.keyed, live, memory)
         self._show(Look(target, whom, turns, draft))
         return self._next_look(turns, memory)
+
+    def _draft(self, target: Object, turns: Sequence[Turn], memory: Memory) -> tuple[Draft, Sequence[Leaving]]:
+        """Fold all rules over the target, and take away what has lost its reason to be there."""
+        live = decode(target.raw)
+        self.writer.hold_back(turns, memory, live, target.ref.gvr)
+        staying = paths_that_stay(memory, turns)
+        leavings = self._leavings(target, turns, memory, live)
+        if leavings:
+            found = self._look_live(target, leavings)
+            if found is not None:
+                target, live = found, decode(found.raw)
+                record = read_record(look(live, _MANAGED_FIELDS), FIELD_MANAGER)
+                judge(leavings, live, record, staying, target.ref.gvr)
+                take(live, _MANAGED_FIELDS)
+        kept = [to for identity, to in staying.items() if all(turn.identity != identity for turn in turns)]
+        draft = make_draft(live, target, turns, leavings, kept)
+        if self.writer.hold_changes(draft, turns, memory):
+            draft = make_draft(live, target, turns, leavings, kept)
+        return draft, leavings
+
+    def _leavings(self, target: Object, turns: Sequence[Turn], memory: Memory, live: Document) -> Sequence[Leaving]:
+        """Name what has lost its reason to be there and may still be there."""
+        if self.writer.is_waiting_for_right(memory):
+            return ()
+        orphans = orphaned(turns, memory, live, target.ref.gvr, self.clock.monotonic(), self.namespaces.is_staying)
+        return [*departed(memory), *orphans, *abandoned(turns, memory)]
+
+    def _look_live(self, target: Object, leavings: Sequence[Leaving]) -> Object | None:
+        """Read the target from the server, who alone tells whose fields are whose; None if nobody has to know.
+
+        Raises `ConflictError` if its rules are others by now.
+        """
+        if has_rules(target.annotations):
+            present = decode(target.raw)
+            for leaving in leavings:
+                leaving.forget_absent(present)
+        if not any(leaving.given for leaving in leavings):
+            return None
+        try:
+            found = self.writer.read(target.ref)
+        except ForbiddenError:
+            for leaving in leavings:
+                leaving.stay(NOT_READABLE)
+            return None
+        if found.uid != target.uid or rules_among(found.annotations) != rules_among(target.annotations):
+            raise ConflictError("its rules are not those that were looked at", ref=target.ref, verb="get")
+        return found
+
+    def _settle_leavings(self, target: Object, leavings: Iterable[Leaving], memory: Memory) -> None:
+        notes: list[tuple[str, str, str]] = []
+        for leaving in leavings:
+            if leaving.drops and not leaving.is_done:
+                continue  # not written: it is asked for again
+            settle(leaving, memory)
+            if leaving.drops:
+                self.meter.removed(target.cluster, leaving.cause)
+                notes.append((leaving.rule, "Removed", leaving.told_removed))
+            if leaving.kept:
+                notes.append((leaving.rule, "Kept", leaving.told_kept))
+        report_leaving(self.events, target, notes)
 
     def _show(self, look: Look) -> None:
         told = [turn.problem for turn in look.turns if not (turn.is_quiet and turn.found is None)]
@@ -258,9 +331,17 @@ class Copier:
         """Look again when something may be tried anew that no event will tell of."""
         now = self.clock.monotonic()
         times: list[float] = []
+        second_look = next_missing(memory, now)
+        if second_look is not None:
+            times.append(second_look)
+        if memory.departed and memory.forbidden is not None and memory.forbidden.retry_at is not None:
+            times.append(memory.forbidden.retry_at)
         for turn in turns:
             if turn.is_quiet and turn.found is None:
                 times.append(memory.waiting_since + _FIRST_SYNC_WAIT)
+            contest = memory.contests.get(turn.identity)
+            if contest is not None and contest.is_on:
+                times.append(contest.held_until if contest.is_flipped else contest.ends_at)
             if turn.error is None:
                 continue
             known = (memory.stalls.get(turn.identity), memory.settled.get(turn.identity), memory.forbidden)

@@ -72,6 +72,15 @@ def report(events: EventRecorder, target: Object, memory: Memory, statuses: Iter
     _send(events, target, notes)
 
 
+def report_leaving(events: EventRecorder, target: Object, notes: Iterable[tuple[str, str, str]]) -> None:
+    """Tell what was taken away (`Removed`) and what stays though it lost its reason (`Kept`): rule, reason and text."""
+    told = []
+    for rule, reason, text in notes:
+        told.append(_Note("Normal" if reason == "Removed" else "Warning", reason, rule, text))
+        _log.info(reason.lower(), extra=fields(target=str(target.ref), rule=rule, why=text))
+    _send(events, target, told)
+
+
 def report_shared(target: Object, conditions: Conditions, statuses: Iterable[RuleError | None]) -> None:
     """Tell what is wrong for this target and for many others, if no one was told yet."""
     suffered = frozenset((error.reason, error.text) for error in statuses if error and error.reason in SHARED)

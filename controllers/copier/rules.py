@@ -144,6 +144,11 @@ def has_rules(annotations: Mapping[str, str]) -> bool:
     return any(name.startswith(PREFIX) and name != ALLOW_COPY_TO for name in annotations)
 
 
+def rules_among(annotations: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the annotations that could be rules."""
+    return {name: text for name, text in annotations.items() if name.startswith(PREFIX) and name != ALLOW_COPY_TO}
+
+
 def parse_rules(annotations: Mapping[str, str]) -> RuleSet:
     """Read every rule among `annotations`, in an order that does not depend on theirs: short forms, then the list."""
     found: list[Rule | BadRule] = []

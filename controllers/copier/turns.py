@@ -37,12 +37,16 @@ class Turn:
         return self.error or self.lack
 
     @property
+    def delivers(self) -> bool:
+        """Tell whether it has a value to write."""
+        return self.found is not None and self.error is None and not self.is_quiet
+
+    @property
     def wish(self) -> Wish | None:
         """What is folded: the value, or that the path is kept; None where no path is known."""
         if self.to is None:
             return None
-        delivers = self.found is not None and self.error is None and not self.is_quiet
-        value = self.found.value if delivers and self.found is not None else None
+        value = self.found.value if self.delivers and self.found is not None else None
         if self.rule is None:  # it could not be read, but what it would do to which path is known
             return Wish(self.id, self.to, value, Operation(self.identity[0]))
         return Wish(self.id, self.to, value, self.rule.operation, self.rule.conversion.excepts)

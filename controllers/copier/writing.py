@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from controllers.copier import answers
 from controllers.copier.compute import Document, Folded, Outcome, Patch, Wish, build_patch, fold
+from controllers.copier.contest import Contest
 from controllers.copier.kinds import string_maps_of
+from controllers.copier.leaving import Leaving
 from controllers.copier.memory import Memory, Settled, Stall, fingerprint
-from controllers.copier.metering import Meter, Sent
-from controllers.copier.paths import Absent, locate, look, show
+from controllers.copier.metering import Cause, Meter, Sent
+from controllers.copier.ownership import managers_of, read_record
+from controllers.copier.paths import Absent, Path, Place, locate, look, show
 from controllers.copier.problems import RuleError
 from controllers.copier.turns import Turn
 from controllers.copier.values import Plain, decode, equal
@@ -64,6 +67,7 @@ class Draft:
     uid: str
     version: str
     live: Document
+    wishes: Mapping[str, Wish]  # by rule
     folded: Folded
     outcomes: Mapping[str, Outcome]  # by rule
 
@@ -72,24 +76,50 @@ class Draft:
         return turn.id in self.outcomes and self.outcomes[turn.id].changes
 
 
-def make_draft(live: Document, target: Object, turns: Sequence[Turn]) -> Draft:
-    """Fold all rules over a target; a rule that does not fit it gets its error."""
-    wishes = {turn.id: turn.wish for turn in turns}
-    draft = _drafted(target.ref, target.uid, target.resource_version, live, wishes)
+def make_draft(
+    live: Document, target: Object, turns: Sequence[Turn], leavings: Sequence[Leaving] = (), kept: Iterable[Path] = ()
+) -> Draft:
+    """Fold all rules over a target; a rule that does not fit it gets its error.
+
+    What leaves is taken away; what `kept` names stays as it is.
+    """
+    orphans = {each.identity for each in leavings if each.drops and each.cause is Cause.SOURCE_MISSING}
+    wishes = {turn.id: turn.wish for turn in turns if turn.wish is not None and turn.identity not in orphans}
+    wishes |= {
+        f"a rule that cannot be read, {path}": Wish(f"a rule that cannot be read, {path}", path, None) for path in kept
+    }
+    drops = [place for leaving in leavings for place in leaving.drops]
+    draft = _drafted(target.ref, target.uid, target.resource_version, live, wishes, drops)
     for turn in turns:
         if turn.id in draft.outcomes:
             turn.error = turn.error or draft.outcomes[turn.id].error
+    for leaving in leavings:
+        leaving.drops = tuple(place for place in leaving.drops if place in draft.folded.dropped)
     return draft
 
 
-def _drafted(ref: ObjectRef, uid: str, version: str, live: Document, wishes: Mapping[str, Wish | None]) -> Draft:
-    folded = fold(live, [wish for wish in wishes.values() if wish is not None], ref.gvr)
-    return Draft(ref, uid, version, live, folded, {outcome.wish.rule: outcome for outcome in folded.outcomes})
+def _drafted(
+    ref: ObjectRef, uid: str, version: str, live: Document, wishes: Mapping[str, Wish], drops: Iterable[Place]
+) -> Draft:
+    folded = fold(live, wishes.values(), ref.gvr, drops=drops)
+    return Draft(ref, uid, version, live, wishes, folded, {outcome.wish.rule: outcome for outcome in folded.outcomes})
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """What is sent together or not at all."""
+
+    turns: Sequence[Turn]
+    leavings: Sequence[Leaving] = ()
+
+    @property
+    def drops(self) -> Sequence[Place]:
+        return [place for leaving in self.leavings for place in leaving.drops]
 
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Writes targets, and keeps from writing what was refused."""
+    """Writes targets, and keeps from writing what was refused or is fought over."""
 
     client: Client
     clock: Clock
@@ -97,23 +127,20 @@ class Writer:
 
     # --- before ---
 
+    def read(self, ref: ObjectRef) -> Object:
+        """Read a target from the server, who also tells whose fields are whose. Raises `TargetGoneError`."""
+        try:
+            return self.client.get(ref)
+        except NotFoundError as error:
+            raise TargetGoneError from error
+
     def hold_back(self, turns: Iterable[Turn], memory: Memory, live: Document, gvr: GVR) -> None:
         """Keep back what the server has refused, or made something else of, as long as it would be the same again."""
         content = _content(live) if memory.stalls else b""
         for turn in turns:
-            if turn.found is not None and turn.error is None and not self._is_forbidden(turn, memory, live, gvr):
+            if turn.found is not None and turn.error is None:
                 self._hold_stalled(turn, memory, content)
                 self._hold_settled(turn, memory, live, gvr)
-
-    def _is_forbidden(self, turn: Turn, memory: Memory, live: Document, gvr: GVR) -> bool:
-        assert turn.to is not None
-        assert turn.found is not None
-        waiting = memory.forbidden
-        if waiting is None or waiting.retry_at is None or self.clock.monotonic() >= waiting.retry_at:
-            return False
-        if not _equal(look(live, locate(live, turn.to, string_maps_of(gvr))), turn.found.value.plain):
-            turn.error = waiting.error
-        return True
 
     def _hold_stalled(self, turn: Turn, memory: Memory, content: bytes) -> None:
         stall = memory.stalls.get(turn.identity)
@@ -139,56 +166,98 @@ class Writer:
             observed = look(live, locate(live, turn.to, string_maps_of(gvr)))
             turn.is_quiet = not isinstance(observed, Absent) and fingerprint(observed) == settled.observed
 
+    def is_waiting_for_right(self, memory: Memory) -> bool:
+        """Tell whether it is too early to ask again whether the target may be written."""
+        waiting = memory.forbidden
+        return waiting is not None and waiting.retry_at is not None and self.clock.monotonic() < waiting.retry_at
+
+    def hold_changes(self, draft: Draft, turns: Iterable[Turn], memory: Memory) -> bool:
+        """Keep back changes that may not be made yet, or that somebody undoes each time; tell whether there are any."""
+        is_any = False
+        record = _Rivals(self, draft)
+        for turn in turns:
+            contest = memory.contests.get(turn.identity)
+            if turn.rule is None or turn.found is None:
+                continue
+            if draft.changes(turn) and self.is_waiting_for_right(memory) and memory.forbidden is not None:
+                turn.error = memory.forbidden.error
+            elif contest is not None:
+                self._hold_contested(draft, turn, contest, record)
+            is_any = is_any or (turn.error is not None and draft.changes(turn))
+        return is_any
+
+    def _hold_contested(self, draft: Draft, turn: Turn, contest: Contest, rivals: _Rivals) -> None:
+        now = self.clock.monotonic()
+        place = draft.outcomes[turn.id].place
+        if draft.changes(turn) and contest.is_flip(turn.attempt(b"")):
+            self.meter.flipped(draft.ref.cluster)
+            if contest.flip(now):
+                contest.rival = rivals.name(place)
+        contest.end_if_calm(now)
+        if not contest.is_on:
+            return
+        rival = contest.rival or "another field manager, nobody knows which,"
+        seconds = max(contest.held_until - now, 0.0)
+        problem = RuleError(
+            "Contested", f"{show(place)}: {rival} changes it each time; the next try is in {seconds:.0f} s"
+        )
+        if draft.changes(turn) and contest.is_held(turn.attempt(b""), now):
+            turn.error = problem
+        else:
+            turn.lack = turn.lack or problem
+
     # --- sending ---
 
-    def write(self, draft: Draft, turns: Sequence[Turn], changed: Sequence[Turn], memory: Memory) -> None:
-        """Send the one PATCH of a draft; rules whose content is refused get their error.
+    def write(self, draft: Draft, changed: Sequence[Turn], leavings: Sequence[Leaving], memory: Memory) -> Document:
+        """Send the one PATCH of a draft and return the target as it is then.
 
-        Raises `TargetGoneError`, `BusyError`, and what the framework tries again: a conflict, no answer, a failure.
+        Rules whose content is refused get their error, and what may not leave stays. Raises `TargetGoneError`,
+        `BusyError`, and what the framework tries again: a conflict, no answer, a failure.
         """
+        whole = _Group(changed, leavings)
         try:
-            self._send(draft, changed, memory)
+            return self._send(draft, whole, memory).live
         except RuleError as problem:
+            groups = _groups(draft, whole)
             if problem.reason == "Forbidden":
                 self._forbid(changed, problem.bare(), memory)
-                return
-            groups = _groups(draft, changed)
-            if len(groups) == 1:
-                self._stall(changed, problem.bare(), memory, draft.live)
+            elif len(groups) == 1:
+                self._refuse(whole, problem.bare(), memory, draft.live)
             else:
-                self._write_apart(draft, turns, groups, memory)
+                return self._write_apart(draft, groups, memory)
+            return draft.live
 
-    def _write_apart(
-        self, draft: Draft, turns: Sequence[Turn], groups: Sequence[Sequence[Turn]], memory: Memory
-    ) -> None:
-        """Send each group of rules as a PATCH of its own, on top of what the ones before have made of the target."""
-        refused: list[tuple[Sequence[Turn], RuleError]] = []
-        held = {turn.id for group in groups for turn in group}
-        ref, live, version = draft.ref, draft.live, draft.version
+    def _write_apart(self, draft: Draft, groups: Sequence[_Group], memory: Memory) -> Document:
+        """Send each group as a PATCH of its own, on top of what the ones before have made of the target."""
+        refused: list[tuple[_Group, RuleError]] = []
+        held = {turn.id for group in groups for turn in group.turns}
+        sent = _Sent(draft.live, draft.version)
         try:
             for group in groups:
-                mine = {turn.id for turn in group}
+                mine = {turn.id for turn in group.turns}
                 wishes = {
-                    turn.id: Wish(turn.id, turn.to, None) if turn.to and turn.id in held - mine else turn.wish
-                    for turn in turns
+                    rule: replace(wish, value=None) if rule in held - mine else wish
+                    for rule, wish in draft.wishes.items()
                 }
+                part = _drafted(draft.ref, draft.uid, sent.version, sent.live, wishes, group.drops)
                 try:
-                    answer = self._send(_drafted(ref, draft.uid, version, live, wishes), group, memory)
+                    sent = self._send(part, group, memory)
                 except RuleError as problem:
-                    refused.append((group, problem.bare()))
-                else:
-                    if answer is not None:
-                        live, version = decode(answer.raw), answer.resource_version
+                    if problem.reason == "Forbidden":
+                        self._forbid(group.turns, problem.bare(), memory)
+                    else:
+                        refused.append((group, problem.bare()))
         finally:
             # Judged by the target as it is in the end: what good rules wrote is no reason to try bad ones again.
             for group, reason in refused:
-                self._stall(group, reason, memory, live)
+                self._refuse(group, reason, memory, sent.live)
+        return sent.live
 
-    def _send(self, draft: Draft, changed: Sequence[Turn], memory: Memory) -> Object | None:
+    def _send(self, draft: Draft, group: _Group, memory: Memory) -> _Sent:
         """Send one PATCH. Raises `RuleError` when its content is refused, or may not be sent at all."""
         patch = build_patch(draft.live, draft.folded, uid=draft.uid, resource_version=draft.version)
         if patch is None:
-            return None
+            return _Sent(draft.live, draft.version)
         started = self.clock.monotonic()
         try:
             answer = self._patch(draft, patch)
@@ -201,11 +270,14 @@ class Writer:
             raise self._refusal(error, draft, patch, memory) from error
         memory.failed_tests = ("", 0)
         memory.forbidden = None
-        paths = sorted(show(draft.outcomes[turn.id].place) for turn in changed)
+        paths = sorted(show(draft.outcomes[turn.id].place) for turn in group.turns)
+        paths += [leaving.name(place) for leaving in group.leavings for place in leaving.drops]
         duration = round((self.clock.monotonic() - started) * 1000)
         _log.info("patched", extra=fields(target=str(draft.ref), paths=paths, duration_ms=duration))
-        self._settle(draft, changed, decode(answer.raw), memory)
-        return answer
+        live = decode(answer.raw)
+        self._settle(draft, group.turns, live, memory)
+        self._note_written(group, memory)
+        return _Sent(live, answer.resource_version)
 
     def _patch(self, draft: Draft, patch: Patch) -> Object:
         try:
@@ -238,6 +310,12 @@ class Writer:
         for turn in changed:
             turn.error = problem
 
+    def _refuse(self, group: _Group, problem: RuleError, memory: Memory, live: Document) -> None:
+        self._stall(group.turns, problem, memory, live)
+        for leaving in group.leavings:
+            leaving.is_done = True
+            leaving.stay(f"its removal was refused ({problem.reason})")
+
     def _stall(self, refused: Iterable[Turn], problem: RuleError, memory: Memory, live: Document) -> None:
         content = _content(live)
         for turn in refused:
@@ -268,14 +346,51 @@ class Writer:
                 self.clock.monotonic() + _NOT_PERSISTED_WAIT if is_lost else None,
             )
 
+    def _note_written(self, group: _Group, memory: Memory) -> None:
+        now = self.clock.monotonic()
+        for turn in group.turns:
+            if turn.error is None:
+                memory.contests.setdefault(turn.identity, Contest()).wrote(turn.attempt(b""), now)
+        for leaving in group.leavings:
+            leaving.is_done = True
 
-def _groups(draft: Draft, changed: Sequence[Turn]) -> Sequence[Sequence[Turn]]:
-    """Put together what must not be parted: rules with one source and one parent path, as a certificate and its key."""
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A target after a PATCH, or after none was needed."""
+
+    live: Document
+    version: str
+
+
+@dataclass(slots=True)
+class _Rivals:
+    """Tells who else has written a target: asked of the server once, when somebody is to be named."""
+
+    writer: Writer
+    draft: Draft
+    _seen: Document | None = None
+
+    def name(self, place: Place) -> str:
+        """Name the field manager that has set what is at `place`, the latest; `""` if the server does not tell."""
+        if self._seen is None:
+            try:
+                self._seen = decode(self.writer.read(self.draft.ref).raw)
+            except APIError:
+                self._seen = {}
+        metadata = self._seen.get("metadata")
+        managed = metadata.get("managedFields") if isinstance(metadata, dict) else None
+        return next(iter(managers_of(read_record(managed, FIELD_MANAGER), self._seen, place)), "")
+
+
+def _groups(draft: Draft, whole: _Group) -> Sequence[_Group]:
+    """Part what may be parted; rules with one source and one parent path stay together, as a certificate and its key."""
     groups: dict[object, list[Turn]] = {}
-    for turn in changed:
+    for turn in whole.turns:
         parent = draft.outcomes[turn.id].place[:-1]
         groups.setdefault(turn.id if turn.source is None else (turn.source, parent), []).append(turn)
-    return tuple(groups.values())
+    leavings = [each for each in whole.leavings if each.drops]
+    return (*map(_Group, groups.values()), *(_Group((), [leaving]) for leaving in leavings))
 
 
 def _content(live: Document) -> bytes:

@@ -11,7 +11,8 @@ import jsonpatch
 import pytest
 
 from controllers.copier.metering import Meter
-from controllers.copier.reconciler import NAMESPACES, Copier
+from controllers.copier.namespaces import NAMESPACES, Namespaces
+from controllers.copier.reconciler import Copier
 from controllers.copier.rules import PREFIX
 from controllers.copier.sources import Policy
 from controllers.copier.writing import Writer
@@ -28,6 +29,7 @@ from informers import (
     InformersError,
     InvalidError,
     Lister,
+    NotFoundError,
     NotSyncedError,
     Object,
     ObjectRef,
@@ -85,9 +87,12 @@ class World:
     """A cluster as the caches show it, and what was sent and said."""
 
     def __init__(self, **policy: Any) -> None:
+        self.policy = policy
         self.objects: dict[ObjectRef, dict[str, Any]] = {}
         self.unsynced: dict[GVR, InformersError | None] = {}
         self.incomplete: set[ObjectRef] = set()
+        self.bare: set[ObjectRef] = set()
+        self.stale: dict[ObjectRef, Object | None] = {}
         self.nested: dict[ObjectRef, int] = {}
         self.is_followed = True
         self.patches: list[dict[str, Any] | list[Any]] = []
@@ -96,6 +101,9 @@ class World:
         self.answers: list[APIError | InformersError | Callable[[dict[str, Any]], None]] = []
         self.dependencies: dict[ObjectRef, list[ObjectRef]] = {}
         self.names: dict[ObjectRef, list[tuple[str, str]]] = {}
+        self.owners: dict[ObjectRef, dict[tuple[str, ...], set[str]]] = {}
+        self.reads = 0
+        self.read_errors: list[InformersError] = []
         self.clock = FakeClock()
         self.mapper = FakeMapper()
         self.meter = Meter()
@@ -106,11 +114,17 @@ class World:
             graph=cast("DependencyGraph", self),
             mapper=lambda _cluster: cast("RESTMapper", self.mapper),
             targets=[cast("Lister", self)],
-            namespaces=cast("Lister", self),
+            namespaces=Namespaces(cast("Lister", self)),
             clock=self.clock,
             policy=Policy(**policy),
             meter=self.meter,
         )
+
+    def restarted(self) -> World:
+        """Return the same cluster with a copier that has just started."""
+        again = World(**self.policy)
+        again.objects, again.owners, again.version = self.objects, self.owners, self.version
+        return again
 
     # What there is.
 
@@ -125,12 +139,14 @@ class World:
             "resourceVersion": str(self.version),
             **content.pop("metadata", {}),
         }
+        before_all = self.objects.get(ref, {})
         self.objects[ref] = {
             "apiVersion": gvr.group_version,
             "kind": KINDS[gvr].kind if gvr in KINDS else "Namespace",
             "metadata": metadata,
             **content,
         }
+        self._own(ref, before_all, self.objects[ref], "test")
         return ref
 
     def target(
@@ -158,9 +174,13 @@ class World:
     def find(self, ref: ObjectRef) -> Object | None:
         if ref.gvr in self.unsynced:
             raise NotSyncedError("not yet", problem=self.unsynced[ref.gvr])
+        if ref in self.stale:
+            return self.stale[ref]
         found = self.objects.get(ref)
         if found is None:
             return None
+        if ref in self.bare:
+            found = {key: found[key] for key in ("apiVersion", "kind", "metadata")}
         if ref in self.incomplete:
             known = {key: found[key] for key in ("apiVersion", "kind", "metadata")}
             raise NotSyncedError("only metadata", known=Object.parse(json.dumps(known).encode(), ref.gvr))
@@ -200,13 +220,81 @@ class World:
         if after != stored:
             self.version += 1
             after["metadata"]["resourceVersion"] = str(self.version)
+        self._own(ref, stored, after, field_manager)
         self.objects[ref] = after
         return Object.parse(json.dumps(after).encode(), ref.gvr, cluster=ref.cluster)
+
+    def get(self, ref: ObjectRef) -> Object:
+        """Read from the server, which also tells who set what."""
+        self.reads += 1
+        if self.read_errors:
+            raise self.read_errors.pop(0)
+        if ref not in self.objects:
+            raise NotFoundError("gone", status=404)
+        managers = sorted({name for names in self.owners.get(ref, {}).values() for name in names})
+        record = [
+            {
+                "manager": manager,
+                "operation": "Update",
+                "time": f"2030-01-01T00:00:0{managers.index(manager)}Z",
+                "fieldsV1": nested(path for path, names in self.owners[ref].items() if manager in names),
+            }
+            for manager in managers
+        ]
+        found = self.objects[ref]
+        body = {**found, "metadata": {**found["metadata"], "managedFields": record}}
+        return Object.parse(json.dumps(body).encode(), ref.gvr)
+
+    def _own(self, ref: ObjectRef, before: Mapping[str, Any], after: Mapping[str, Any], manager: str) -> None:
+        """Keep the record: who adds or changes a value has it alone; what is gone is nobody's."""
+        was, now = leaves_of(before), leaves_of(after)
+        known = self.owners.setdefault(ref, {})
+        self.owners[ref] = {
+            path: known.get(path, {manager}) if was.get(path) == value else {manager} for path, value in now.items()
+        }
+
+    def touch(self, ref: ObjectRef, manager: str = "rival", **content: Any) -> None:
+        """Have somebody else change an object."""
+        before = self.objects[ref]
+        self.version += 1
+        after = merged(
+            before, {**content, "metadata": {**content.get("metadata", {}), "resourceVersion": str(self.version)}}
+        )
+        self._own(ref, before, after, manager)
+        self.objects[ref] = after
+
+    def drop_rules(self, ref: ObjectRef, *names: str, **content: Any) -> None:
+        """Have a user take rules away, all of them if none is named, and change the object in the same write."""
+        annotations = self.objects[ref]["metadata"].get("annotations", {})
+        gone = {name: None for name in annotations if not names or name.removeprefix(PREFIX) in names}
+        self.touch(ref, "test", **content, metadata={"annotations": gone})
 
     # The recorder.
 
     def event(self, about: Object, *, type: str, reason: str, note: str, action: str = "") -> None:  # noqa: A002
         self.events.append((type, reason, note))
+
+
+def leaves_of(node: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """Return every value of an object that is no map, by where it stands; but not what the server itself sets."""
+    if isinstance(node, dict) and node:
+        found = [
+            leaves_of(value, (*path, key))
+            for key, value in node.items()
+            if (*path, key) != ("metadata", "resourceVersion")
+        ]
+        return {place: value for part in found for place, value in part.items()}
+    return {path: node}
+
+
+def nested(paths: Iterable[tuple[str, ...]]) -> dict[str, Any]:
+    """Return a set of fields as the server writes it."""
+    fields: dict[str, Any] = {}
+    for path in paths:
+        inside = fields
+        for name in path:
+            inside = inside.setdefault(f"f:{name}", {})
+    return fields
 
 
 def merged(current: Any, patch: Any) -> Any:
@@ -236,6 +324,7 @@ class Picky:
 
     def __init__(self, world: World, bad: set[str]) -> None:
         self.patch_anything = world.patch
+        self.get = world.get
         self.bad = bad
 
     def patch(self, ref: ObjectRef, patch: bytes, *, kind: str, field_manager: str) -> Object:

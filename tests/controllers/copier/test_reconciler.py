@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from controllers.copier import concerns_rules, keep_rules
 from controllers.copier.consent import CrossNamespace
+from controllers.copier.namespaces import NAMESPACES
 from controllers.copier.problems import UnexpectedError
-from controllers.copier.reconciler import NAMESPACES
 from controllers.copier.rules import PREFIX
 from controllers.copier.sources import Policy
 from informers import (

@@ -1,0 +1,627 @@
+"""What becomes of values whose source is missing, whose rule is gone, or which left their source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controllers.copier.namespaces import NAMESPACES
+from controllers.copier.rules import PREFIX, Fate
+from informers import (
+    ForbiddenError,
+    NotSyncedError,
+    ObjectRef,
+    ServerError,
+)
+from tests.controllers.copier.conftest import CONFIGMAPS, WIDGETS, World, be_picky, refused
+
+SOURCE = ObjectRef(CONFIGMAPS, "a", "s")
+
+
+@pytest.fixture
+def removing() -> World:
+    """A copier that removes what has lost its source or its rule, in a namespace that is there to stay."""
+    return removing_world()
+
+
+def removing_world() -> World:
+    world = World(on_source_missing=Fate.REMOVE, on_rule_removed=Fate.REMOVE)
+    world.put(NAMESPACES, "", "a")
+    return world
+
+
+def data(world: World, target: ObjectRef) -> Any:
+    return world.objects[target].get("data")
+
+
+def lose(world: World, target: ObjectRef, source: ObjectRef = SOURCE) -> None:
+    """Delete a source, and let the copier look at once and after the time in which it may come back."""
+    del world.objects[source]
+    assert world.look(target).requeue_after == pytest.approx(2)
+    world.clock.advance(2)
+    world.look(target)
+
+
+# --- a missing source ------------------------------------------------------------------------------------------------
+
+
+def test_a_value_goes_with_its_source_after_a_second_look(removing: World) -> None:
+    removing.source(k="1")
+    target = removing.target({"replace-data.k": "configmap:s:data.k"}, data={"own": "x"})
+    removing.look(target)
+    del removing.objects[SOURCE]
+
+    assert removing.look(target).requeue_after == pytest.approx(2)
+    removing.clock.advance(1.5)
+    assert removing.look(target).requeue_after == pytest.approx(0.5)
+    assert data(removing, target) == {"own": "x", "k": "1"}
+    removing.clock.advance(0.5)
+    removing.look(target)
+    removing.look(target)
+
+    assert data(removing, target) == {"own": "x"}
+    assert removing.reasons() == ["Copied", "SourceMissing", "Removed"]
+    assert removing.events[-1] == ("Normal", "Removed", "rule replace-data.k: removed data.k: its source is missing")
+    assert len(removing.patches) == 2
+    assert removing.reads == 1
+
+
+def test_a_source_that_comes_back_in_time_takes_nothing_along(removing: World) -> None:
+    removing.source(k="1")
+    target = removing.target({"replace-data.k": "configmap:s:data.k"})
+    removing.look(target)
+    del removing.objects[SOURCE]
+    removing.look(target)
+    removing.clock.advance(1.9)
+    removing.source(k="1")
+    removing.look(target)
+    removing.clock.advance(1)
+
+    removing.look(target)
+
+    assert data(removing, target) == {"k": "1"}
+    assert len(removing.patches) == 1
+    assert removing.reads == 0
+
+
+def test_a_missing_path_is_a_missing_source_and_a_value_that_comes_back_is_copied_again(removing: World) -> None:
+    removing.source(k="1")
+    target = removing.target({"replace-data.k": "configmap:s:data.k"})
+    removing.look(target)
+    removing.source(other="1")
+    removing.look(target)
+    removing.clock.advance(2)
+    removing.look(target)
+    assert not data(removing, target)
+
+    removing.source(k="1")
+    removing.look(target)
+
+    assert data(removing, target) == {"k": "1"}
+    assert removing.reasons() == ["Copied", "SourcePathMissing", "Removed", "Recovered"]
+
+
+def test_only_the_value_of_the_source_that_is_missing_goes(removing: World) -> None:
+    removing.source(v="1")
+    removing.source("s2", v="2")
+    target = removing.target({"replace-data.k1": "configmap:s:data.v", "replace-data.k2": "configmap:s2:data.v"})
+    removing.look(target)
+
+    lose(removing, target)
+
+    assert data(removing, target) == {"k2": "2"}
+
+
+def test_copies_and_removals_are_one_patch(removing: World) -> None:
+    removing.source(v="1")
+    removing.source("s2", v="2")
+    target = removing.target({"replace-data.k1": "configmap:s:data.v", "replace-data.k2": "configmap:s2:data.v"})
+    removing.look(target)
+    del removing.objects[SOURCE]
+    removing.look(target)
+    removing.clock.advance(2)
+    removing.source("s2", v="3")
+
+    removing.look(target)
+
+    patch = removing.patches[-1]
+    assert isinstance(patch, dict)
+    assert patch["data"] == {"k1": None, "k2": "3"}
+    assert len(removing.patches) == 2
+
+
+def test_a_kind_that_cannot_be_read_is_not_a_missing_source(removing: World) -> None:
+    removing.put(WIDGETS, "", "w", spec={"k": "1"})
+    target = removing.target({"replace-spec.k": "widget:w:spec.k"}, gvr=WIDGETS, namespace="")
+    removing.look(target)
+    removing.unsynced = {CONFIGMAPS: None}
+    removing.mapper.unknown.add("widget")
+
+    for _ in range(3):
+        removing.look(target)
+        removing.clock.advance(5)
+
+    assert removing.objects[target]["spec"] == {"k": "1"}
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_source_that_vanishes_with_its_namespace_takes_nothing_along(removing: World, is_gone: bool) -> None:
+    world = removing
+    other = world.put(NAMESPACES, "", "b")
+    source = world.source(namespace="b", allow="a", k="1")
+    target = world.target({"replace-data.k": "configmap:b/s:data.k"})
+    world.look(target)
+    world.put(NAMESPACES, "", "b", metadata={"deletionTimestamp": "2030-01-01T00:00:00Z"})
+    del world.objects[source]
+    if is_gone:
+        del world.objects[other]
+
+    world.look(target)
+    world.clock.advance(2)
+    world.look(target)
+
+    assert data(world, target) == {"k": "1"}
+    assert world.reads == 0
+
+
+def test_while_namespaces_are_listed_nothing_is_removed_and_without_that_right_it_is(removing: World) -> None:
+    removing.source(k="1")
+    target = removing.target({"replace-data.k": "configmap:s:data.k"})
+    removing.look(target)
+    removing.unsynced = {NAMESPACES: None}
+    lose(removing, target)
+    removing.clock.advance(2)
+    removing.look(target)
+    assert data(removing, target) == {"k": "1"}
+
+    removing.unsynced = {NAMESPACES: ForbiddenError("no", reason="Forbidden", verb="list", ref=NAMESPACES)}
+    removing.clock.advance(2)
+    removing.look(target)
+
+    assert data(removing, target) == {}
+
+
+def test_that_namespaces_may_not_be_watched_is_said_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    targets = [
+        world.put(CONFIGMAPS, "a", name, metadata={"annotations": {f"{PREFIX}replace-data.k": 'json:"v"'}})
+        for name in "xyz"
+    ]
+    world.unsynced = {NAMESPACES: ForbiddenError("no", reason="Forbidden", verb="list", ref=NAMESPACES)}
+
+    with caplog.at_level("INFO"):
+        for target in targets * 2:
+            world.look(target)
+
+    (line,) = [record for record in caplog.records if record.message.startswith("namespaces may not be watched")]
+    assert line.levelname == "INFO"
+
+
+def test_lack_of_consent_is_a_missing_source_whether_there_is_one_or_not() -> None:
+    told = []
+    for is_there in (True, False):
+        world = removing_world()
+        world.put(NAMESPACES, "", "b")
+        source = world.source(namespace="b", allow="a", k="1")
+        target = world.target({"replace-data.k": "configmap:b/s:data.k"})
+        world.look(target)
+        world.source(namespace="b", k="1")
+        if not is_there:
+            del world.objects[source]
+        world.look(target)
+        world.clock.advance(2)
+        world.look(target)
+        assert data(world, target) == {}
+        told.append(world.events)
+
+    assert told[0] == told[1]
+
+
+def test_a_default_stands_in_for_a_missing_source(world: World) -> None:
+    world.source(k="1")
+    rules = "- {to: data.k, from: {resource: configmap, name: s, path: data.k}, onSourceMissing: {default: z}}"
+    target = world.target({"rules": rules})
+    world.look(target)
+    del world.objects[SOURCE]
+    world.look(target)
+    world.look(target)
+    assert data(world, target) == {"k": "z"}
+
+    world.source(k="2")
+    world.look(target)
+
+    assert data(world, target) == {"k": "2"}
+    assert world.reasons() == ["Copied", "SourceMissing", "Recovered"]
+    assert world.events[1][2].endswith("the default is taken")
+
+
+@pytest.mark.parametrize(("policy", "left"), [("retain", {"k": "1"}), ("remove", {}), ("{default: z}", {"k": "z"})])
+def test_a_rule_says_itself_what_a_missing_source_means(world: World, policy: str, left: dict[str, str]) -> None:
+    world.put(NAMESPACES, "", "a")
+    world.source(k="1")
+    rules = f"- {{to: data.k, from: {{resource: configmap, name: s, path: data.k}}, onSourceMissing: {policy}}}"
+    target = world.target({"rules": rules})
+    world.look(target)
+    del world.objects[SOURCE]
+    world.look(target)
+    world.clock.advance(2)
+
+    world.look(target)
+
+    assert data(world, target) == left
+
+
+def test_after_a_restart_what_is_the_copiers_alone_goes_with_its_source(removing: World) -> None:
+    removing.source(k="1")
+    rules = {"replace-data.k": "configmap:s:data.k", "replace-data.l": "configmap:s:data.k"}
+    target = removing.target(rules, data={"l": "mine"})
+    removing.drop_rules(target, "replace-data.l")
+    removing.look(target)
+    again = removing.restarted()
+    del again.objects[SOURCE]
+    again.touch(target, "test", metadata={"annotations": {f"{PREFIX}replace-data.l": "configmap:s:data.k"}})
+    again.look(target)
+    again.clock.advance(2)
+
+    again.look(target)
+
+    assert data(again, target) == {"l": "mine"}
+    assert again.reasons() == ["SourceMissing", "Removed", "Kept"]
+    assert again.events[-1][2] == "rule replace-data.l: data.l stays: it was not set by the copier"
+
+
+# --- a rule that is gone ---------------------------------------------------------------------------------------------
+
+
+def test_a_removed_rule_takes_along_only_what_it_gave(removing: World) -> None:
+    removing.source(k="1", l="2")
+    rules = {"replace-data.k": "configmap:s:data.k", "replace-data.l": "configmap:s:data.l"}
+    target = removing.target(rules, data={"own": "x"})
+    removing.look(target)
+
+    removing.drop_rules(target, "replace-data.k")
+    removing.look(target)
+    removing.look(target)
+
+    assert data(removing, target) == {"own": "x", "l": "2"}
+    assert removing.events[-1] == ("Normal", "Removed", "rule replace-data.k: removed data.k: its rule was removed")
+    assert len(removing.patches) == 2
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_the_last_rule_takes_its_value_along_and_is_forgotten(removing: World, is_whole: bool) -> None:
+    target = removing.target({"replace-data.copy": "configmap:t:data.orig"}, data={"orig": "1"})
+    removing.look(target)
+    removing.drop_rules(target)
+    if not is_whole:
+        removing.bare.add(target)  # as the caches keep objects without rules
+
+    removing.look(target)
+
+    assert data(removing, target) == {"orig": "1"}
+    assert len(removing.copier.memories) == 0
+    assert target not in removing.dependencies
+    assert removing.reasons() == ["Copied", "Removed"]
+
+
+def test_a_value_that_was_there_before_the_rule_is_not_the_copiers(removing: World) -> None:
+    target = removing.target({"replace-data.k": 'json:"v"'}, data={"k": "v"})
+    removing.look(target)
+
+    removing.drop_rules(target)
+    removing.look(target)
+
+    assert data(removing, target) == {"k": "v"}
+    assert removing.events == [
+        ("Warning", "Kept", "rule replace-data.k: data.k stays: it was not set by the copier"),
+    ]
+    assert not removing.patches
+
+
+def test_a_value_changed_in_the_write_that_drops_the_rule_stays(removing: World) -> None:
+    removing.source(k="1")
+    target = removing.target({"replace-data.k": "configmap:s:data.k"})
+    removing.look(target)
+
+    removing.drop_rules(target, data={"k": "changed"})
+    removing.look(target)
+
+    assert data(removing, target) == {"k": "changed"}
+    assert removing.events[-1][1:] == ("Kept", "rule replace-data.k: data.k stays: it was changed since it was copied")
+
+
+def test_a_value_that_somebody_else_set_too_stays(removing: World) -> None:
+    target = removing.target({"replace-data.k": 'json:"v"'})
+    removing.look(target)
+    removing.owners[target]["data", "k"].add("rival")
+
+    removing.drop_rules(target)
+    removing.look(target)
+
+    assert data(removing, target) == {"k": "v"}
+    assert removing.events[-1][2] == "rule replace-data.k: data.k stays: it was set by others too"
+
+
+def test_of_a_copied_map_only_what_is_the_copiers_goes_and_the_map_stays(removing: World) -> None:
+    removing.source(a="1", b="2", c="3")
+    target = removing.target({"replace-data": "configmap:s:data"}, data={"a": "1"})
+    removing.look(target)
+    removing.touch(target, data={"b": "2"})
+    removing.owners[target]["data", "b"].add("rival")
+
+    removing.drop_rules(target, data={"late": "x"})
+    removing.look(target)
+
+    assert data(removing, target) == {"a": "1", "b": "2", "late": "x"}
+    assert removing.reasons() == ["Copied", "Removed", "Kept"]
+
+    other = removing_world()
+    other.source(a="1")
+    emptied = other.target({"replace-data": "configmap:s:data"})
+    other.look(emptied)
+    other.drop_rules(emptied)
+    other.look(emptied)
+    assert data(other, emptied) == {}
+
+
+def test_what_another_rule_is_about_is_left_to_that_rule(removing: World) -> None:
+    removing.source(a="1", b="2")
+    rules = {"replace-data": "configmap:s:data", "replace-data.b": 'json:"9"'}
+    target = removing.target(rules)
+    removing.look(target)
+
+    removing.drop_rules(target, "replace-data")
+    removing.look(target)
+    assert data(removing, target) == {"b": "9"}
+
+    removing.touch(
+        target, "test", metadata={"annotations": {f"{PREFIX}replace-data.b": None, f"{PREFIX}merge-data.b": 'json:"8"'}}
+    )
+    removing.look(target)
+    assert data(removing, target) == {"b": "8"}
+    assert "Kept" not in removing.reasons()
+
+
+def test_a_rule_with_another_destination_leaves_the_old_one(removing: World) -> None:
+    removing.source(k="1")
+    target = removing.target({"replace-data.old": "configmap:s:data.k"})
+    removing.look(target)
+
+    annotations = {f"{PREFIX}replace-data.old": None, f"{PREFIX}replace-data.new": "configmap:s:data.k"}
+    removing.touch(target, "test", metadata={"annotations": annotations})
+    removing.look(target)
+
+    assert data(removing, target) == {"new": "1"}
+    assert len(removing.patches) == 2
+
+
+def test_a_rule_moved_to_the_list_is_the_same_rule(removing: World) -> None:
+    removing.source(k="1")
+    target = removing.target({"replace-data.k": "configmap:s:data.k"})
+    removing.look(target)
+
+    rules = "- {to: data.k, from: {resource: configmap, name: s, path: data.k}}"
+    annotations = {f"{PREFIX}replace-data.k": None, f"{PREFIX}rules": rules}
+    removing.touch(target, "test", metadata={"annotations": annotations})
+    removing.look(target)
+
+    assert data(removing, target) == {"k": "1"}
+    assert removing.reads == 0
+
+
+@pytest.mark.parametrize("broken", ["not: a list", "- {to: data.k}", "- {to: , value: 1}"])
+def test_a_rule_that_has_become_malformed_is_not_gone(removing: World, broken: str) -> None:
+    removing.source(k="1", l="2")
+    rules = "- {to: data.k, from: {resource: configmap, name: s, path: data.k}}"
+    target = removing.target({"rules": rules})
+    removing.look(target)
+
+    removing.touch(
+        target,
+        "test",
+        metadata={"annotations": {f"{PREFIX}rules": broken, f"{PREFIX}replace-data": "configmap:s:data"}},
+    )
+    removing.source(k="changed", l="2")
+    removing.look(target)
+    assert data(removing, target) == {"k": "1", "l": "2"}
+
+    removing.drop_rules(target, "rules")
+    removing.look(target)
+    assert data(removing, target) == {"k": "changed", "l": "2"}
+
+
+def test_too_many_rules_are_not_removed_rules(removing: World) -> None:
+    target = removing.target({f"replace-data.k{number}": 'json:"v"' for number in range(128)})
+    removing.look(target)
+
+    annotations = {f"{PREFIX}replace-data.one-more": 'json:"v"'}
+    removing.touch(target, "test", metadata={"annotations": annotations})
+    removing.look(target)
+
+    assert len(data(removing, target)) == 128
+    assert removing.reasons() == ["Copied", "TooManyRules"]
+
+
+def test_a_rule_keeps_the_word_it_had_last_when_it_goes(world: World) -> None:
+    item = "- {{to: data.k, value: v, onRuleRemoved: {}}}"
+    target = world.target({"rules": item.format("retain")})
+    world.look(target)
+    world.touch(target, "test", metadata={"annotations": {f"{PREFIX}rules": item.format("remove")}})
+    world.look(target)
+    assert len(world.patches) == 1
+
+    world.drop_rules(target)
+    world.look(target)
+
+    assert data(world, target) == {}
+
+
+def test_a_rule_that_was_removed_while_nobody_looked_leaves_its_value(removing: World) -> None:
+    target = removing.target({"replace-data.k": 'json:"v"', "replace-data.l": 'json:"w"'})
+    removing.look(target)
+    again = removing.restarted()
+    again.drop_rules(target, "replace-data.k")
+
+    again.look(target)
+
+    assert data(again, target) == {"k": "v", "l": "w"}
+    assert again.reads == 0
+
+
+def test_without_the_right_to_get_the_target_nothing_goes(removing: World) -> None:
+    target = removing.target({"replace-data.k": 'json:"v"'})
+    removing.look(target)
+    removing.drop_rules(target)
+    removing.read_errors = [ForbiddenError("no", status=403, reason="Forbidden")]
+
+    removing.look(target)
+    removing.look(target)
+
+    assert data(removing, target) == {"k": "v"}
+    assert removing.reads == 1
+    assert removing.reasons() == ["Copied", "Kept"]
+    assert "may not get the target" in removing.events[-1][2]
+
+
+def test_a_read_that_fails_and_a_conflict_are_tried_again(removing: World) -> None:
+    target = removing.target({"replace-data.k": 'json:"v"'})
+    removing.look(target)
+    removing.drop_rules(target)
+    removing.read_errors = [ServerError("boom", status=500)]
+    with pytest.raises(ServerError):
+        removing.look(target)
+    removing.answers = [refused(409)]
+    with pytest.raises(type(refused(409))):
+        removing.look(target)
+
+    removing.look(target)
+
+    assert data(removing, target) == {}
+    assert removing.reasons() == ["Copied", "Removed"]
+
+
+def test_a_removal_that_is_refused_is_not_repeated_and_holds_no_copy_back(removing: World) -> None:
+    removing.source(k="1")
+    target = removing.target({"replace-data.bad": "configmap:s:data.k", "replace-data.good": "configmap:s:data.k"})
+    removing.look(target)
+    be_picky(removing, {"bad"})
+    removing.drop_rules(target, "replace-data.bad")
+    removing.source(k="2")
+
+    removing.look(target)
+    removing.look(target)
+
+    assert data(removing, target) == {"bad": "1", "good": "2"}
+    assert removing.reasons() == ["Copied", "Kept"]
+    assert removing.events[-1][2] == "rule replace-data.bad: data.bad stays: its removal was refused (Invalid)"
+
+
+def test_a_missing_right_to_patch_keeps_a_removal_for_later(removing: World) -> None:
+    target = removing.target({"replace-data.k": 'json:"v"'})
+    removing.look(target)
+    removing.drop_rules(target)
+    removing.answers = [refused(403)]
+
+    assert removing.look(target).requeue_after == pytest.approx(60)
+    assert removing.look(target).requeue_after == pytest.approx(60)
+    removing.clock.advance(60)
+    removing.look(target)
+
+    assert data(removing, target) == {}
+    assert len(removing.copier.memories) == 0
+
+
+def test_a_target_deleted_while_a_removal_is_due_is_forgotten(removing: World) -> None:
+    target = removing.target({"replace-data.k": 'json:"v"'})
+    removing.look(target)
+    removing.drop_rules(target)
+    found = removing.find(target)
+    del removing.objects[target]
+    removing.stale[target] = found
+
+    removing.look(target)
+
+    assert len(removing.copier.memories) == 0
+
+
+# --- a key that left its source --------------------------------------------------------------------------------------
+
+
+def test_a_key_that_a_merge_rule_gave_and_names_no_more_goes_and_others_stay(world: World) -> None:
+    world.source(a="1", b="2")
+    target = world.target({"merge-data": "configmap:s:data"}, data={"local": "mine"})
+    world.look(target)
+    assert data(world, target) == {"local": "mine", "a": "1", "b": "2"}
+
+    world.source(a="1")
+    world.look(target)
+    world.look(target)
+
+    assert data(world, target) == {"local": "mine", "a": "1"}
+    assert world.events[-1] == ("Normal", "Removed", "rule merge-data: removed data.b: it is no longer in the source")
+    assert len(world.patches) == 2
+    assert world.reads == 1
+
+
+def test_a_key_that_was_there_before_the_merge_rule_stays(world: World) -> None:
+    world.source(a="1", b="2")
+    target = world.target({"merge-data": "configmap:s:data"}, data={"b": "2"})
+    world.look(target)
+
+    world.source(a="1")
+    world.look(target)
+    world.look(target)
+
+    assert data(world, target) == {"a": "1", "b": "2"}
+    assert world.reasons() == ["Copied", "Kept"]
+    assert world.reads == 1
+
+
+def test_when_the_whole_source_of_a_merge_rule_is_missing_the_policy_decides(world: World) -> None:
+    world.source(a="1")
+    target = world.target({"merge-data": "configmap:s:data"})
+    world.look(target)
+    del world.objects[SOURCE]
+
+    world.look(target)
+
+    assert data(world, target) == {"a": "1"}
+
+
+def test_of_a_removed_merge_rule_only_its_own_keys_go(removing: World) -> None:
+    removing.source(a="1")
+    target = removing.target({"merge-data": "configmap:s:data"}, data={"local": "mine"})
+    removing.look(target)
+
+    removing.drop_rules(target)
+    removing.look(target)
+
+    assert data(removing, target) == {"local": "mine"}
+
+
+def test_what_is_remembered_goes_with_the_rules(removing: World) -> None:
+    removing.source(a="1")
+    target = removing.target({"merge-data": "configmap:s:data", "replace-data.k": 'json:"v"'})
+    removing.look(target)
+    removing.drop_rules(target, "merge-data")
+    removing.look(target)
+
+    memory = removing.copier.memories.of(target, removing.objects[target]["metadata"]["uid"])
+    known = (memory.lived, memory.given, memory.contests, memory.reported)
+    assert [set(each) for each in known] == [{("replace", "data.k")}] * 4
+    assert not memory.departed
+    assert not memory.missing
+
+
+def test_a_target_that_cannot_be_looked_at_keeps_its_departed_rules(removing: World) -> None:
+    target = removing.target({"replace-data.k": 'json:"v"'})
+    removing.look(target)
+    removing.drop_rules(target)
+    removing.unsynced = {CONFIGMAPS: None}
+    with pytest.raises(NotSyncedError):
+        removing.look(target)
+    removing.unsynced = {}
+
+    removing.look(target)
+
+    assert data(removing, target) == {}
