@@ -13,7 +13,15 @@ from itertools import groupby
 from typing import Final, Literal, TypeAlias
 
 from controllers.copier.kinds import is_core, string_maps_of
-from controllers.copier.merge import keep_assigned, keep_live, merge, named_places
+from controllers.copier.merge import (
+    Fields,
+    MergeRules,
+    keep_assigned,
+    keep_live,
+    merge,
+    merge_strategically,
+    named_places,
+)
 from controllers.copier.paths import (
     ABSENT,
     Absent,
@@ -33,6 +41,7 @@ from controllers.copier.paths import (
     take,
 )
 from controllers.copier.problems import RuleError
+from controllers.copier.quantities import is_same_amount
 from controllers.copier.rules import Operation
 from controllers.copier.values import (
     Number,
@@ -61,7 +70,6 @@ _OPERATIONS: Final = (Operation.REMOVE, Operation.REPLACE, Operation.MERGE, Oper
 _MERGES: Final = frozenset({Operation.MERGE, Operation.STRATEGIC_MERGE})
 
 Document: TypeAlias = dict[str, Plain]
-Fields: TypeAlias = tuple[str, ...]  # the keys that lead to a field, whatever list elements are between
 Concrete: TypeAlias = tuple[str | int, ...]
 
 
@@ -101,9 +109,19 @@ class Folded:
         return (*(each.place for each in self.outcomes if each.changes), *self.dropped)
 
 
-def fold(live: Document, wishes: Iterable[Wish], gvr: GVR, *, drops: Iterable[Place] = ()) -> Folded:
-    """Apply all wishes to a copy of `live`, then take away `drops` that no wish is about; the order given is no matter."""
-    return _Fold(live, gvr).run(wishes, drops)
+def fold(
+    live: Document,
+    wishes: Iterable[Wish],
+    gvr: GVR,
+    *,
+    schema: MergeRules | None = None,
+    drops: Iterable[Place] = (),
+) -> Folded:
+    """Apply all wishes to a copy of `live`, then take away `drops` that no wish is about; the order given is no matter.
+
+    `schema` is asked only for a strategic merge, and about two amounts that are equal and written in different ways.
+    """
+    return _Fold(live, gvr, schema).run(wishes, drops)
 
 
 class _Removed(Number):
@@ -115,12 +133,14 @@ class _Removed(Number):
 class _Fold:
     """One target on its way to what it should be."""
 
-    def __init__(self, live: Document, gvr: GVR) -> None:
+    def __init__(self, live: Document, gvr: GVR, schema: MergeRules | None) -> None:
         wanted = copy(live)
         assert isinstance(wanted, dict)
         self._live = live
         self._wanted: Document = wanted
         self._gvr = gvr
+        self._schema = schema
+        self._keyed: dict[Fields, str] = {}
         self._string_maps = string_maps_of(gvr)
         self._with_gaps: list[list[Plain]] = []
 
@@ -133,13 +153,16 @@ class _Fold:
             for wish in group:
                 twins = _twins(wish, group, places)
                 applied.append(self._apply(wish, places[wish.rule], twins))
+        if self._schema is not None:
+            self._accept_amounts(self._live, self._wanted, ())
         outcomes = [
             replace(each, changes=_differs(self._live, self._wanted, each.place)) if has_acted else each
             for each, has_acted in applied
         ]
         for elements in self._with_gaps:
             elements[:] = [element for element in elements if not isinstance(element, _Removed)]
-        return Folded(self._wanted, outcomes, [place for place in drops if self._drop(place, outcomes)])
+        dropped = [place for place in drops if self._drop(place, outcomes)]
+        return Folded(self._wanted, outcomes, dropped, self._keyed)
 
     def _apply(self, wish: Wish, place: Place, twins: Sequence[str]) -> tuple[Outcome, bool]:
         """Apply one wish; tell whether it has changed anything."""
@@ -194,7 +217,11 @@ class _Fold:
             case Operation.MERGE:
                 return merge(before, value.plain)
             case Operation.STRATEGIC_MERGE:
-                raise RuleError("StrategicMergeUnsupported", f"{show(place)}: use merge- or a rules entry")
+                if self._schema is None:
+                    raise RuleError("SchemaUnavailable", f"{show(place)}: no server tells how its lists are merged")
+                after, keyed = merge_strategically(before, value.plain, place, self._schema)
+                self._keyed.update(keyed)
+                return after
             case _:
                 after = copy(value.plain)
                 return with_own_tracking(after, _present(before)) if place == _LABELS else after
@@ -220,6 +247,30 @@ class _Fold:
                 self._take(place)
         except RuleError:
             return
+
+    def _accept_amounts(self, live: Plain, wanted: Plain, fields: Fields) -> Plain:
+        """Take amounts as the target has them where it has the wanted ones, written in another way."""
+        if isinstance(live, dict) and isinstance(wanted, dict):
+            for key in live.keys() & wanted.keys():
+                wanted[key] = self._accept_amounts(live[key], wanted[key], (*fields, key))
+        elif isinstance(live, list) and isinstance(wanted, list):
+            for position, pair in enumerate(zip(live, wanted, strict=False)):
+                wanted[position] = self._accept_amounts(*pair, fields)
+        elif (
+            not equal(live, wanted)
+            and is_same_amount(live, wanted)
+            and fields[:-1] not in self._string_maps
+            and self._is_quantity(fields)
+        ):
+            return live
+        return wanted
+
+    def _is_quantity(self, fields: Fields) -> bool:
+        try:
+            assert self._schema is not None
+            return self._schema.is_quantity(fields)
+        except RuleError:
+            return False  # nobody knows: it is written, and what comes back is told then
 
     def _drop(self, place: Place, outcomes: Iterable[Outcome]) -> bool:
         """Take `place` away if it is there and no wish is about it; tell whether."""

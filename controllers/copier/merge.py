@@ -1,20 +1,24 @@
 """Merge a rule's value into what stands at its place in the target. Pure.
 
-`merge` follows RFC 7396, where null deletes a key. `keep_live` and `keep_assigned` put back what a rule must not
+`merge` follows RFC 7396, where null deletes a key. `merge_strategically` merges lists, too, by the keys that the
+server publishes for the kind; it never takes away what a value no longer names, only its directives do. `keep_live` and `keep_assigned` put back what a rule must not
 take along from its source: the places it excepts, and what the API server has assigned to the target itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Protocol, TypeAlias
 
 from controllers.copier.kinds import is_core
-from controllers.copier.paths import Absent, Key, Path, Place, Selector, locate, look, put, take
+from controllers.copier.paths import Absent, Index, Key, Path, Place, Selector, locate, look, put, show, take
 from controllers.copier.problems import RuleError
-from controllers.copier.values import Plain, copy
+from controllers.copier.values import Plain, copy, describe
 from informers import GVR, patches
 
+Fields: TypeAlias = tuple[str, ...]  # the keys that lead to a field, whatever list elements are between
+
+_DELETES: Final = "$deleteFromPrimitiveList/"
 _SPEC: Final[Place] = (Key("spec"),)
 _ASSIGNED_TO_SERVICES: Final = ("clusterIP", "clusterIPs", "healthCheckNodePort")
 
@@ -45,6 +49,76 @@ def _named(place: Place, patch: Plain) -> Iterator[Place]:
     for key, value in patch.items():
         if value is not None:
             yield from _named((*place, Key(key)), value)
+
+
+class MergeRules(Protocol):
+    """What is known of a kind's fields; as `schemas.Schema`, which says what it raises."""
+
+    def check_strategic(self, place: Place) -> None:
+        """Raise `RuleError` unless what is at `place` can be merged strategically."""
+
+    def merge_rule(self, fields: Fields) -> patches.MergeRule | None:
+        """Say how a field is merged."""
+
+    def is_quantity(self, fields: Fields) -> bool:
+        """Tell whether a field holds a quantity."""
+
+
+def merge_strategically(
+    document: Plain | Absent, patch: Plain, place: Place, rules: MergeRules
+) -> tuple[Plain | Absent, Mapping[Fields, str]]:
+    """Apply a strategic merge patch; also return the lists that it merges, with the key of their elements (`""`: none).
+
+    Raises `RuleError` (`TypeMismatch`, and what `rules` raise).
+    """
+    rules.check_strategic(place)
+    if not isinstance(patch, dict):
+        raise RuleError("TypeMismatch", f"{show(place)}: want a map to merge, found {describe(patch)}")
+    if not isinstance(document, dict | Absent | None):
+        raise RuleError("TypeMismatch", f"{show(place)}: want a map to merge into, found {describe(document)}")
+    top = tuple(step.name for step in place if isinstance(step, Key))
+    merged_lists: dict[Fields, str] = {}
+
+    def rule_of(fields: Fields) -> patches.MergeRule | None:
+        return rules.merge_rule((*top, *fields))
+
+    for fields, elements, rule in _merged_lists(patch, (), rule_of):
+        merged_lists[(*top, *fields)] = rule.key
+        _check_keys(elements, rule.key, place, fields)
+    try:
+        result: Plain = patches.strategic_merge(
+            None if isinstance(document, Absent) else document, patch, rule_of, in_place=True
+        )
+    except patches.PatchError as error:
+        raise RuleError("TypeMismatch", f"{show(place)}: {error}") from None
+    if not result and isinstance(document, Absent | None) and patch:
+        return document, {}  # there is nothing to put where nothing is
+    return result, merged_lists
+
+
+def _merged_lists(
+    patch: Plain, fields: Fields, rule_of: patches.MergeKeys
+) -> Iterator[tuple[Fields, list[Plain], patches.MergeRule]]:
+    """Find the lists in a patch that are merged and not replaced, each with its rule."""
+    if isinstance(patch, dict):
+        for key, value in patch.items():
+            name = key.removeprefix(_DELETES)
+            inner = (*fields, name)
+            if isinstance(value, list):
+                rule = rule_of(inner)
+                if rule is not None and (rule.merge or key != name):
+                    yield inner, value, rule
+                for element in value:
+                    yield from _merged_lists(element, inner, rule_of)
+            else:
+                yield from _merged_lists(value, inner, rule_of)
+
+
+def _check_keys(elements: Iterable[Plain], key: str, place: Place, fields: Fields) -> None:
+    for position, element in enumerate(elements):
+        if key and isinstance(element, dict) and key not in element and element.get("$patch") != "replace":
+            where = show((*place, *map(Key, fields), Index(position)))
+            raise RuleError("TypeMismatch", f"{where}: want a map with {key}, by which this list is merged, found none")
 
 
 def keep_live(result: Plain, live: Plain | Absent, excepts: Iterable[Path]) -> Plain:

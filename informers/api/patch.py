@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from informers.meta.errors import ConfigError
 
@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 Path: TypeAlias = tuple[str, ...]
+_T = TypeVar("_T")
 
 
 class PatchError(ConfigError):
@@ -387,26 +388,31 @@ _DELETE: Final = "$deleteFromPrimitiveList"
 _NO_RULE: Final = MergeRule()
 
 
-def strategic_merge(value: object, patch: object, merge_keys: MergeKeys) -> Any:
+def strategic_merge(value: object, patch: object, merge_keys: MergeKeys, *, in_place: bool = False) -> Any:
     """Apply a strategic merge patch, as the API server does it for built-in kinds.
 
     Objects are merged; lists are merged or replaced as `merge_keys` says of the path of their field. Known directives:
     `$patch` (replace, delete, and merge, which is what happens anyway), `$setElementOrder/FIELD`,
     `$deleteFromPrimitiveList/FIELD` and `$retainKeys`. The rules are those of apimachinery pkg/util/strategicpatch.
 
-    Raises `PatchError` on a patch that breaks them.
+    With `in_place` the result is one to write down, not one that a server still makes its own: items of merged lists
+    stay where they are and new ones go to the end, whatever order the patch asks for; of the patch's own language,
+    nulls included, nothing is left; and a patch for an item that several could be is refused.
+
+    Raises `PatchError` on a patch that breaks the rules; its text names fields and types, never a value.
     """
     if not isinstance(patch, Mapping):
         raise PatchError("want an object as patch", is_malformed=True)
     present = _copy(value) if isinstance(value, Mapping) else {}
-    return _Strategic(merge_keys).merge_object(present, _copy(patch), ())
+    return _Strategic(merge_keys, in_place=in_place).merge_object(present, _copy(patch), ())
 
 
 class _Strategic:
     """Merges in place: it was given copies."""
 
-    def __init__(self, merge_keys: MergeKeys) -> None:
+    def __init__(self, merge_keys: MergeKeys, *, in_place: bool) -> None:
         self._merge_keys = merge_keys
+        self._in_place = in_place
 
     def _rule(self, path: Path) -> MergeRule:
         return self._merge_keys(path) or _NO_RULE
@@ -415,13 +421,13 @@ class _Strategic:
         if _DIRECTIVE in patch:
             match patch.pop(_DIRECTIVE):
                 case "replace":
-                    return patch
+                    return self._written(patch)
                 case "delete":
                     return {}
                 case "merge":
                     pass
-                case other:
-                    raise PatchError(f"unknown $patch {other!r} at {_pointer(path)!r}")
+                case _:
+                    raise PatchError(f"$patch at {_pointer(path)!r}: want replace, delete or merge")
         if _RETAIN in patch:
             _retain(present, patch)
         self._merge_ordered_lists(present, patch, path)
@@ -435,27 +441,32 @@ class _Strategic:
                     self._set(present, name, value)
             elif isinstance(value, dict):
                 inner = (*path, name)
-                merged = value if self._rule(inner).replace else self.merge_object(present[name], value, inner)
-                present[name] = merged
+                replaces = self._rule(inner).replace
+                present[name] = self._written(value) if replaces else self.merge_object(present[name], value, inner)
             elif isinstance(value, list):
                 present[name] = self._merge_list(present[name], value, (*path, name), deletes=deletes)
             else:
                 present[name] = value
         return present
 
-    @staticmethod
-    def _set(present: dict[str, Any], name: str, value: Any) -> None:
+    def _set(self, present: dict[str, Any], name: str, value: Any) -> None:
         kept, keep = _without_directives(_without_nulls(value))
         if keep:
-            present[name] = kept
+            present[name] = self._written(kept)
         else:
             present.pop(name, None)
+
+    def _written(self, value: _T) -> _T:
+        """What of a patch is written where it merges with nothing."""
+        return cast("_T", _without_language(value)) if self._in_place else value
 
     def _merge_ordered_lists(self, present: dict[str, Any], patch: dict[str, Any], path: Path) -> None:
         """Merge the lists whose order the patch gives, and take them out of the patch."""
         for key in [key for key in patch if key.startswith(_ORDER)]:
             order = patch.pop(key)
             name = _field_of(key, _ORDER)
+            if self._in_place:
+                continue
             inner = (*path, name)
             rule = self._rule(inner)
             old, new = present.get(name), patch.get(name)
@@ -476,7 +487,7 @@ class _Strategic:
     def _merge_list(self, old: list[Any], new: list[Any], path: Path, *, deletes: bool) -> list[Any]:
         rule = self._rule(path)
         if not (rule.merge or deletes):
-            return new
+            return self._written(new)
         if not old and not new:
             return old
         kinds = {_kind_of(item) for item in (*old, *new)}
@@ -487,18 +498,23 @@ class _Strategic:
                 raise PatchError(f"lists of lists are not supported, at {_pointer(path)!r}")
             if deletes:
                 return [item for item in old if not _holds(new, item)]
+            if self._in_place:
+                return [*old, *(item for item in _deduplicated(new) if not _holds(old, item))]
             return _in_order(_deduplicated([*old, *new]), new, old, "")
         if not rule.key:
             raise PatchError(f"cannot merge lists without merge key, at {_pointer(path)!r}")
         old, new = _apply_item_directives(old, new, rule.key, path)
         merged = list(old)
         for item in new:
-            where = _position(merged, _key_of(item, rule.key, path), rule.key)
+            name = _key_of(item, rule.key, path)
+            where = _position(merged, name, rule.key)
             if where is None:
-                merged.append(item)
+                merged.append(self._written(item))
+            elif self._in_place and _position(merged[where + 1 :], name, rule.key) is not None:
+                raise PatchError(f"several items of {_pointer(path)!r} have the same {rule.key!r}")
             else:
                 merged[where] = self.merge_object(merged[where], item, path)
-        return _in_order(merged, new, old, rule.key)
+        return merged if self._in_place else _in_order(merged, new, old, rule.key)
 
 
 def _retain(present: dict[str, Any], patch: dict[str, Any]) -> None:
@@ -532,8 +548,8 @@ def _apply_item_directives(old: list[Any], new: list[Any], key: str, path: Path)
                 old = [each for each in old if not (key in each and _same_value(each[key], value))]
             case "replace":
                 replace = True
-            case other:
-                raise PatchError(f"$patch {other!r} of a list item, at {_pointer(path)!r}")
+            case _:
+                raise PatchError(f"$patch of a list item, at {_pointer(path)!r}: want replace or delete")
     return (plain, []) if replace else (old, plain)
 
 
@@ -612,3 +628,16 @@ def _without_directives(value: Any) -> tuple[Any, bool]:
     if isinstance(value, list):
         return [each for each, keep in map(_without_directives, value) if keep], True
     return value, True
+
+
+def _without_language(value: Any) -> Any:
+    """Keep of a patch what it says to write: no nulls of objects, no directives, no items that carry one."""
+    if isinstance(value, dict):
+        return {
+            key: _without_language(each)
+            for key, each in value.items()
+            if each is not None and not key.startswith((_DIRECTIVE, _RETAIN, _ORDER, _DELETE))
+        }
+    if isinstance(value, list):
+        return [_without_language(each) for each in value if not (isinstance(each, dict) and _DIRECTIVE in each)]
+    return value

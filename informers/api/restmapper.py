@@ -63,7 +63,8 @@ class RESTMapper:
         self._clock = clock or transport.clock
         self._warnings = Throttle(self._clock)
         self._loads = _SingleFlight[bool](self._clock)
-        self._documents = _SingleFlight[Mapping[str, JSON]](self._clock)
+        self._indexes = _SingleFlight[Mapping[str, JSON]](self._clock)
+        self._texts = _SingleFlight[bytes](self._clock)
         self._changed = threading.Condition(threading.Lock())  # guards all below
         self._present = Discovery()
         self._answers: LRUCache[str, Resource] = LRUCache(4096)  # from _present
@@ -80,8 +81,8 @@ class RESTMapper:
         self._unknown_until = float("-inf")  # until when a name that is not known is unknown: nothing is asked
         self._listeners: dict[object, Callable[[], None]] = {}
         self._index: tuple[Mapping[str, str], float] | None = None  # group version -> URL, and until when it counts
-        # by URL, which holds a hash of the document; a core document is tens of MB when it is decoded
-        self._openapi: LRUCache[str, Mapping[str, JSON]] = LRUCache(8)
+        # by URL, which holds a hash of the document; as text, because a core document is tens of MB when it is decoded
+        self._openapi: LRUCache[str, bytes] = LRUCache(8)
 
     @property
     def followed(self) -> bool:
@@ -121,22 +122,32 @@ class RESTMapper:
         return dict(self._ensure_loaded().problems)
 
     def openapi(self, group: str, version: str) -> Mapping[str, JSON]:
-        """Return the OpenAPI v3 document of a group version, for looking. Raises `UnknownKindError` if there is none."""
-        key = f"apis/{group}/{version}" if group else f"api/{version}"
-        url = self._openapi_index().get(key)
-        if url is None:
-            raise _no_openapi(group, version)
+        """Return the OpenAPI v3 document of a group version. Raises `UnknownKindError` if there is none.
+
+        It is read from the server once for each hash, and decoded anew each time: keep what you need of it.
+        """
+        url = self.openapi_hash(group, version)
         with self._changed:
             known = self._openapi.get(url)
         if known is not None:
-            return known
+            return _decoded(known)
         try:
-            document, _ = self._documents.run(url, lambda: _document_in(self._get(url, "application/json", "openapi")))
+            text, _ = self._texts.run(url, lambda: self._read_document(url))
         except NotFoundError as error:
             raise _no_openapi(group, version) from error
         with self._changed:
-            self._openapi[url] = document
-        return document
+            self._openapi[url] = text
+        return _decoded(text)
+
+    def openapi_hash(self, group: str, version: str) -> str:
+        """Return what is another text when the OpenAPI document of a group version is another; cheap to ask for.
+
+        Raises `UnknownKindError` if there is none.
+        """
+        url = self._openapi_index().get(f"apis/{group}/{version}" if group else f"api/{version}")
+        if url is None:
+            raise _no_openapi(group, version)
+        return url
 
     def has_loaded(self) -> bool:
         """Tell whether it is known what the cluster serves; asks nothing."""
@@ -336,7 +347,7 @@ class RESTMapper:
             if self._index is not None and self._clock.monotonic() < self._index[1]:
                 return self._index[0]
         try:
-            index, _ = self._documents.run("/openapi/v3", self._read_index)
+            index, _ = self._indexes.run("/openapi/v3", self._read_index)
         except NotFoundError:
             index = {}
         urls = {name: url for name, url in index.items() if isinstance(url, str)}
@@ -354,6 +365,11 @@ class RESTMapper:
                 url if isinstance(url, str) and url.startswith("/") and url.isascii() else f"/openapi/v3/{quote(name)}"
             )
         return found
+
+    def _read_document(self, url: str) -> bytes:
+        response = self._get(url, "application/json", "openapi")
+        _document_in(response)  # what is no document is not kept
+        return response.body
 
     def _get(self, path: str, accept: str, verb: str) -> Response:
         cancel = Cancel()
@@ -545,10 +561,14 @@ def _no_openapi(group: str, version: str) -> UnknownKindError:
     return UnknownKindError(f"the cluster has no OpenAPI document of {printable(name, limit=300)}", text=name)
 
 
+def _decoded(text: bytes) -> Mapping[str, JSON]:
+    document: Mapping[str, JSON] = msgspec.json.decode(text, type=dict)
+    return document
+
+
 def _document_in(response: Response) -> Mapping[str, JSON]:
     try:
-        document: Mapping[str, JSON] = msgspec.json.decode(response.body, type=dict)
+        return _decoded(response.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         msg = "the answer is not a JSON document"
         raise APIError(msg, status=response.status, verb="openapi", where="/openapi/v3") from None
-    return document
