@@ -18,6 +18,7 @@ from controllers.copier.namespaces import NAMESPACES, Namespaces
 from controllers.copier.readiness import why_unready
 from controllers.copier.reconciler import Copier
 from controllers.copier.rules import Fate, has_rules
+from controllers.copier.schemas import Schemas
 from controllers.copier.sources import Policy
 from controllers.copier.writing import Writer
 from informers import (
@@ -274,6 +275,7 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
         namespaces=Namespaces(manager.lister(Selection(NAMESPACES, metadata_only=True), required=False)),
         clock=clock,
         policy=policy_of(options, manager.cluster_names()),
+        schemas=Schemas(manager.mapper, clock),
         meter=meter,
         full_targets=tuple(filter(is_full_form, options.target)),
     )

@@ -37,6 +37,7 @@ from controllers.copier.paths import Key, look, show, take
 from controllers.copier.problems import RuleError, UnexpectedError
 from controllers.copier.reports import Status, report, report_leaving, report_shared, warn_base64
 from controllers.copier.rules import RuleSet, has_rules, parse_rules, rules_among
+from controllers.copier.schemas import Schemas
 from controllers.copier.sources import Policy, Snapshot, is_raw_base64, is_same_object
 from controllers.copier.turns import Turn
 from controllers.copier.values import Plain, decode
@@ -91,6 +92,7 @@ class Copier:
     namespaces: Namespaces
     clock: Clock
     policy: Policy
+    schemas: Schemas
     meter: Meter
     show: Callable[[Look], None] = _show_nobody
     full_targets: Sequence[str] = ()  # kinds as they were named in full, which guarded ones have to be
@@ -143,11 +145,14 @@ class Copier:
             self._forget(target.ref)
             return Result()
         report_shared(target, self.conditions, [turn.error for turn in turns])
-        return self._look_at_incomplete(snapshot, memory, result)
+        is_incomplete = snapshot.is_incomplete() or any(
+            turn.error is not None and turn.error.reason == "SchemaUnavailable" for turn in turns
+        )
+        return self._look_at_incomplete(memory, result, is_incomplete=is_incomplete)
 
-    def _look_at_incomplete(self, snapshot: Snapshot, memory: Memory, result: Result) -> Result:
+    def _look_at_incomplete(self, memory: Memory, result: Result, *, is_incomplete: bool) -> Result:
         """Look again soon, then less often, for what no event will tell of."""
-        if not snapshot.is_incomplete():
+        if not is_incomplete:
             memory.incomplete_wait = 0.0
             return result
         first, longest = _INCOMPLETE_WAIT
@@ -250,9 +255,10 @@ class Copier:
                 judge(leavings, live, record, staying, target.ref.gvr)
                 take(live, _MANAGED_FIELDS)
         kept = [to for identity, to in staying.items() if all(turn.identity != identity for turn in turns)]
-        draft = make_draft(live, target, turns, leavings, kept)
+        schema = self.schemas.of(target.ref)
+        draft = make_draft(live, target, turns, schema, leavings, kept)
         if self.writer.hold_changes(draft, turns, memory):
-            draft = make_draft(live, target, turns, leavings, kept)
+            draft = make_draft(live, target, turns, schema, leavings, kept)
         return draft, leavings
 
     def _leavings(self, target: Object, turns: Sequence[Turn], memory: Memory, live: Document) -> Sequence[Leaving]:

@@ -20,7 +20,7 @@ STRATEGIC: Final = "application/strategic-merge-patch+json"
 
 _REF: Final = "#/components/schemas/"
 _QUANTITY: Final = f"{_REF}io.k8s.apimachinery.pkg.api.resource.Quantity"
-_AGAIN: Final = 5.0  # after a failure nobody asks again for so long
+_AGAIN: Final = 4.0  # after a failure nobody asks again for so long
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from controllers.copier.metering import Cause, Meter, Sent
 from controllers.copier.ownership import managers_of, read_record
 from controllers.copier.paths import Absent, Path, Place, locate, look, show
 from controllers.copier.problems import RuleError
+from controllers.copier.schemas import Schema
 from controllers.copier.turns import Turn
 from controllers.copier.values import Plain, decode, equal
 from informers import (
@@ -70,6 +71,7 @@ class Draft:
     wishes: Mapping[str, Wish]  # by rule
     folded: Folded
     outcomes: Mapping[str, Outcome]  # by rule
+    schema: Schema
 
     def changes(self, turn: Turn) -> bool:
         """Tell whether the target has to change for a rule."""
@@ -77,7 +79,12 @@ class Draft:
 
 
 def make_draft(
-    live: Document, target: Object, turns: Sequence[Turn], leavings: Sequence[Leaving] = (), kept: Iterable[Path] = ()
+    live: Document,
+    target: Object,
+    turns: Sequence[Turn],
+    schema: Schema,
+    leavings: Sequence[Leaving] = (),
+    kept: Iterable[Path] = (),
 ) -> Draft:
     """Fold all rules over a target; a rule that does not fit it gets its error.
 
@@ -89,7 +96,7 @@ def make_draft(
         f"a rule that cannot be read, {path}": Wish(f"a rule that cannot be read, {path}", path, None) for path in kept
     }
     drops = [place for leaving in leavings for place in leaving.drops]
-    draft = _drafted(target.ref, target.uid, target.resource_version, live, wishes, drops)
+    draft = _drafted(target.ref, target.uid, target.resource_version, live, wishes, drops, schema)
     for turn in turns:
         if turn.id in draft.outcomes:
             turn.error = turn.error or draft.outcomes[turn.id].error
@@ -99,10 +106,17 @@ def make_draft(
 
 
 def _drafted(
-    ref: ObjectRef, uid: str, version: str, live: Document, wishes: Mapping[str, Wish], drops: Iterable[Place]
+    ref: ObjectRef,
+    uid: str,
+    version: str,
+    live: Document,
+    wishes: Mapping[str, Wish],
+    drops: Iterable[Place],
+    schema: Schema,
 ) -> Draft:
-    folded = fold(live, wishes.values(), ref.gvr, drops=drops)
-    return Draft(ref, uid, version, live, wishes, folded, {outcome.wish.rule: outcome for outcome in folded.outcomes})
+    folded = fold(live, wishes.values(), ref.gvr, schema=schema, drops=drops)
+    outcomes = {outcome.wish.rule: outcome for outcome in folded.outcomes}
+    return Draft(ref, uid, version, live, wishes, folded, outcomes, schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +253,7 @@ class Writer:
                     rule: replace(wish, value=None) if rule in held - mine else wish
                     for rule, wish in draft.wishes.items()
                 }
-                part = _drafted(draft.ref, draft.uid, sent.version, sent.live, wishes, group.drops)
+                part = _drafted(draft.ref, draft.uid, sent.version, sent.live, wishes, group.drops, draft.schema)
                 try:
                     sent = self._send(part, group, memory)
                 except RuleError as problem:

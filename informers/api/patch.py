@@ -503,7 +503,9 @@ class _Strategic:
             return _in_order(_deduplicated([*old, *new]), new, old, "")
         if not rule.key:
             raise PatchError(f"cannot merge lists without merge key, at {_pointer(path)!r}")
-        old, new = _apply_item_directives(old, new, rule.key, path)
+        old, new, is_replaced = _apply_item_directives(old, new, rule.key, path)
+        if is_replaced:
+            return self._written(new)
         merged = list(old)
         for item in new:
             name = _key_of(item, rule.key, path)
@@ -536,8 +538,11 @@ def _field_of(key: str, directive: str) -> str:
     return name
 
 
-def _apply_item_directives(old: list[Any], new: list[Any], key: str, path: Path) -> tuple[list[Any], list[Any]]:
-    """Apply `$patch` of single items: delete one, or replace the whole list by the items without a directive."""
+def _apply_item_directives(old: list[Any], new: list[Any], key: str, path: Path) -> tuple[list[Any], list[Any], bool]:
+    """Apply `$patch` of single items: delete one, or replace the whole list by the items without a directive.
+
+    Returns what is left of both lists, and whether the second is to replace the first.
+    """
     plain, replace = [], False
     for item in new:
         match item.get(_DIRECTIVE):
@@ -550,7 +555,7 @@ def _apply_item_directives(old: list[Any], new: list[Any], key: str, path: Path)
                 replace = True
             case _:
                 raise PatchError(f"$patch of a list item, at {_pointer(path)!r}: want replace or delete")
-    return (plain, []) if replace else (old, plain)
+    return old, plain, replace
 
 
 def _key_of(item: Mapping[str, Any], key: str, path: Path) -> Any:

@@ -42,6 +42,7 @@ _SETTLE: Final = 1.0  # what is served trails the CRD that says so: look once mo
 _SPACING: Final = 0.2  # between reloads, however often it is invalidated
 _MISS_SECONDS: Final = 10.0
 _INDEX_SECONDS: Final = 60.0
+_INDEX_MISS_SECONDS: Final = 3.0  # what is published trails what is served
 _LONGEST_TEXT: Final = 253
 _FAILED: Final = Backoff(1.0, 30.0)
 _STALE: Final = Backoff(5.0, 60.0)
@@ -80,7 +81,7 @@ class RESTMapper:
         self._failures = 0
         self._unknown_until = float("-inf")  # until when a name that is not known is unknown: nothing is asked
         self._listeners: dict[object, Callable[[], None]] = {}
-        self._index: tuple[Mapping[str, str], float] | None = None  # group version -> URL, and until when it counts
+        self._index: tuple[Mapping[str, str], float] | None = None  # group version -> URL, and when it was read
         # by URL, which holds a hash of the document; as text, because a core document is tens of MB when it is decoded
         self._openapi: LRUCache[str, bytes] = LRUCache(8)
 
@@ -144,7 +145,8 @@ class RESTMapper:
 
         Raises `UnknownKindError` if there is none.
         """
-        url = self._openapi_index().get(f"apis/{group}/{version}" if group else f"api/{version}")
+        key = f"apis/{group}/{version}" if group else f"api/{version}"
+        url = self._openapi_index(_INDEX_SECONDS).get(key) or self._openapi_index(_INDEX_MISS_SECONDS).get(key)
         if url is None:
             raise _no_openapi(group, version)
         return url
@@ -342,9 +344,11 @@ class RESTMapper:
                 )
         return has_changed
 
-    def _openapi_index(self) -> Mapping[str, str]:
+    def _openapi_index(self, longest: float) -> Mapping[str, str]:
+        """Return the URLs of all documents, read no longer ago than `longest` seconds."""
+        now = self._clock.monotonic()
         with self._changed:
-            if self._index is not None and self._clock.monotonic() < self._index[1]:
+            if self._index is not None and now < self._index[1] + longest:
                 return self._index[0]
         try:
             index, _ = self._indexes.run("/openapi/v3", self._read_index)
@@ -352,7 +356,7 @@ class RESTMapper:
             index = {}
         urls = {name: url for name, url in index.items() if isinstance(url, str)}
         with self._changed:
-            self._index = (urls, self._clock.monotonic() + _INDEX_SECONDS)
+            self._index = (urls, now)
         return urls
 
     def _read_index(self) -> Mapping[str, JSON]:

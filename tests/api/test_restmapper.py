@@ -595,6 +595,20 @@ def test_openapi_document_is_read_once_for_each_hash(
     assert mapper.openapi("apps", "v1") == {"n": 2}
     assert mapper.openapi("", "v1") == {"n": 9}
     assert len(server.asked) == 5
+    assert mapper.openapi_hash("apps", "v1") == "/openapi/v3/apis/apps/v1?hash=2"
+    assert len(server.asked) == 5
+
+
+def test_group_whose_openapi_comes_later_is_found_soon(mapper: RESTMapper, fake: Fake, clock: FakeClock) -> None:
+    with pytest.raises(UnknownKindError):
+        mapper.openapi_hash("apps", "v1")
+
+    fake.openapi = {"apis/apps/v1": ("1", {"n": 1})}
+    with pytest.raises(UnknownKindError):
+        mapper.openapi_hash("apps", "v1")
+    clock.advance(3)
+
+    assert mapper.openapi_hash("apps", "v1") == "/openapi/v3/apis/apps/v1?hash=1"
 
 
 def test_group_without_openapi_and_server_without_it_are_unknown(mapper: RESTMapper, fake: Fake) -> None:

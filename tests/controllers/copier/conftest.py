@@ -14,6 +14,7 @@ from controllers.copier.metering import Meter
 from controllers.copier.namespaces import NAMESPACES, Namespaces
 from controllers.copier.reconciler import Copier
 from controllers.copier.rules import PREFIX
+from controllers.copier.schemas import Schemas
 from controllers.copier.sources import Policy
 from controllers.copier.writing import Writer
 from informers import (
@@ -117,6 +118,7 @@ class World:
             namespaces=Namespaces(cast("Lister", self)),
             clock=self.clock,
             policy=Policy(**policy),
+            schemas=Schemas(lambda _cluster: cast("RESTMapper", self.mapper), self.clock),
             meter=self.meter,
         )
 
