@@ -15,7 +15,6 @@ from controllers.copier.consent import CrossNamespace
 from controllers.copier.namespaces import NAMESPACES
 from controllers.copier.problems import UnexpectedError
 from controllers.copier.rules import PREFIX
-from controllers.copier.schemas import Schemas
 from controllers.copier.sources import Policy
 from informers import (
     GVR,
