@@ -126,6 +126,7 @@ class Story:
     programs: list[Program] = field(default_factory=list)
     namespaces: list[str] = field(default_factory=list)
     secrets: set[str] = field(default_factory=set)  # marked values
+    pages: list[str] = field(default_factory=list)  # what copiers served
 
     @property
     def namespace(self) -> str:
@@ -169,7 +170,7 @@ class Story:
         else:
             spaces = [self.namespace, *self.namespaces, "default"]
             events = [event.thaw() for space in spaces for event in self.client.list(EVENTS, namespace=space)]
-        return {**found, "Events": json.dumps(events)}
+        return {**found, "Events": json.dumps(events), "a page": "".join(self.pages)}
 
     def assert_no_secret_is_told(self) -> None:
         """Fail if a marked value, a part of one, or a hash of one stands where it may not."""
@@ -226,6 +227,11 @@ class Story:
             draft = {**manifest, "metadata": {**metadata, "resourceVersion": present.resource_version}}
             self.client.update(ref, draft, field_manager="test")
         return ref
+
+    def marked(self, text: str) -> str:
+        """Mark a value that is no Secret's."""
+        self.secrets.add(MARK + text)
+        return MARK + text
 
     def _marked(self, text: str) -> str:
         """Mark a Secret's value, which is base64, unless it is marked already."""

@@ -286,28 +286,3 @@ def test_an_immutable_target_takes_what_it_can_and_the_rest_is_tried_and_reporte
     assert story.data("t") == {"k": "0"}
     assert sorted(story.reasons("t")) == ["Copied", "Immutable"]
     assert program.targets_of("patched").count(str(target)) == 1
-
-
-def test_no_value_of_a_secret_is_in_any_line_or_event(story: Story) -> None:
-    mark = "U0VOVElORUwtVkFMVUU="
-    story.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "data": {"k": mark}})
-    rules = {
-        "replace-data.good": "secret:s:data.k",
-        "replace-data.path": "secret:s:data.k.deeper",
-        "replace-metadata.labels.x": "secret:s:data",
-        "replace-data.x": mark,
-        "replace-data.y": f"json:{mark}",
-    }
-    story.configmap("t", rules=rules)
-    # The server refuses this one, and its answer quotes the whole object.
-    story.configmap("u", rules={"replace-metadata.labels.x": "secret:s:data.k"})
-    program = story.start("--target=configmap")
-    story.until(lambda: story.data("t").get("good") == mark, "copied")
-    story.until(lambda: "Base64Value" in story.reasons("t"), "reported")
-    story.until(lambda: "Invalid" in story.reasons("u"), "the refusal is reported")
-    program.stop()
-
-    events = [event.raw for event in story.client.list(GVR("", "v1", "events"), namespace=story.namespace)]
-    for text in (program.log.read_text(), repr(events)):
-        assert mark not in text
-        assert "SENTINEL-VALUE" not in text
