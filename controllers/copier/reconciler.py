@@ -108,7 +108,7 @@ class Copier:
             return self._reconcile(request)
         except InformersError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, its text may hold a value, and will be logged
+        except BaseException as error:  # noqa: BLE001 - whatever it is, its text may hold a value, and will be logged
             raise UnexpectedError(error) from None
 
     def _reconcile(self, request: Request) -> Result:
