@@ -96,6 +96,7 @@ _WORD: Final = re.compile(r"[A-Za-z0-9_/-]+")
 _SEGMENT: Final = re.compile(r"(?:[A-Za-z0-9_/-]|\\.)+", re.DOTALL)
 _BARE: Final = re.compile(r"[A-Za-z0-9_./-]+")
 _INDEX: Final = re.compile(r"0|[1-9][0-9]*")
+_FROM_THE_END: Final = re.compile(r"-[0-9]+")
 _DOUBLE_QUOTED: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"')
 _SINGLE_QUOTED: Final = re.compile(r"'((?:[^'\\]|\\['\\])*)'")
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
@@ -104,26 +105,47 @@ _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _SIGNS: Final = frozenset(".[]=\"'\\*")
 
 
+class NoPathError(RuleError):
+    """A text that is no path, and how far it could be one."""
+
+    def __init__(self, text: str, position: int) -> None:
+        super().__init__("MalformedRule", text)
+        self.position = position
+
+
 def parse_path(text: str) -> Path:
     """Read a path.
 
-    Raises `RuleError` (`MalformedRule`) with the position of the fault; the text itself is not quoted.
+    Raises `RuleError` (`MalformedRule`): `NoPathError` with the position of the fault, or that the path is beyond a
+    limit; the text itself is not quoted.
     """
-    if len(text) > MAX_TEXT:
-        raise malformed(f"path: want at most {MAX_TEXT} characters, found {len(text)}")
     if surrogate := _SURROGATE.search(text):
         raise malformed(f"path: found half a character (a lone surrogate) at position {surrogate.start()}")
     return Path(tuple(_PathReader(text).steps()))
 
 
 class _PathReader:
-    """Reads a path from left to right and knows where it is."""
+    """Reads a path from left to right and knows where it is.
+
+    A limit is judged when all of the text has proved to be a path, as what is none may be something else.
+    """
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
+        self._has_large_index = False
 
     def steps(self) -> list[Step]:
+        found = self._all_steps()
+        if len(self._text) > MAX_TEXT:
+            raise malformed(f"path: want at most {MAX_TEXT} characters, found {len(self._text)}")
+        if len(found) > MAX_STEPS:
+            raise malformed(f"path: want at most {MAX_STEPS} steps, found {len(found)}")
+        if self._has_large_index:
+            raise malformed(f"path: want an index of at most {MAX_INDEX}")
+        return found
+
+    def _all_steps(self) -> list[Step]:
         found = [self._bracket() if self._take("[") else self._segment()]
         while self._at < len(self._text):
             if self._take("."):
@@ -132,8 +154,6 @@ class _PathReader:
                 found.append(self._bracket())
             else:
                 raise self._fault("'.' or '['")
-            if len(found) > MAX_STEPS:
-                raise malformed(f"path: want at most {MAX_STEPS} steps")
         return found
 
     def _segment(self) -> Step:
@@ -165,7 +185,8 @@ class _PathReader:
 
     def _index(self, digits: str) -> Index:
         if len(digits) > len(str(MAX_INDEX)) or int(digits) > MAX_INDEX:
-            raise malformed(f"path: want an index of at most {MAX_INDEX}")
+            self._has_large_index = True
+            return Index(MAX_INDEX)
         return Index(int(digits))
 
     def _selector(self, key: str) -> Selector:
@@ -203,7 +224,7 @@ class _PathReader:
     def _fault(self, wanted: str) -> RuleError:
         char = self._text[self._at : self._at + 1]
         found = "the end" if not char else repr(char) if char in _SIGNS else "another character"
-        return malformed(f"path at position {self._at}: want {wanted}, found {found}")
+        return NoPathError(f"path at position {self._at}: want {wanted}, found {found}", self._at)
 
 
 def _format(steps: Sequence[Step]) -> str:
@@ -224,7 +245,7 @@ def _format(steps: Sequence[Step]) -> str:
 def check_destination(path: Path) -> None:
     """Raise `RuleError` (`MalformedRule`) for shapes that may be read but never written."""
     for position, step in enumerate(path.steps):
-        if isinstance(step, Key) and re.fullmatch(r"-[0-9]+", step.name):
+        if isinstance(step, Key) and _FROM_THE_END.fullmatch(step.name):
             raise malformed(f"destination, step {position + 1}: an index from the end cannot be written")
         if isinstance(step, Selector):
             for name, _ in _keys_at(path.steps, position + 1, (), NO_STRING_MAPS):
@@ -407,9 +428,15 @@ def _child(node: Plain, step: PlaceStep) -> Plain | Absent:
     if node is None:
         return ABSENT
     if not isinstance(node, dict):
-        hint = "; a list takes [0], not .0" if isinstance(node, list) and step.name.isdigit() else ""
+        hint = _list_hint(step.name) if isinstance(node, list) else ""
         raise _StuckError("WrongContainer", "WrongContainer", f"want a map, found a {_sort_of(node)}{hint}")
     return node.get(step.name, ABSENT)
+
+
+def _list_hint(name: str) -> str:
+    if name.isdigit():
+        return "; a list takes [0], not .0"
+    return "; an index from the end takes JMESPath, as in @.path[-1]" if _FROM_THE_END.fullmatch(name) else ""
 
 
 def read(document: Plain, path: Path, string_maps: StringMaps = NO_STRING_MAPS) -> tuple[Plain, Place]:

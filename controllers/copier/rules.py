@@ -18,6 +18,7 @@ from controllers.copier.kinds import check_resource_text
 from controllers.copier.longform import Item, read_items
 from controllers.copier.paths import Index, Path, check_destination, parse_path
 from controllers.copier.problems import RuleError, malformed
+from controllers.copier.queries import Query, parse_source_path
 from controllers.copier.values import Plain, Value, check_size, describe, encode, parse_constant
 from informers import ConfigError
 
@@ -75,8 +76,15 @@ class Source:
     resource: str
     namespace: str | None  # None: none was written; "": an empty one was, beside a cluster
     name: str
-    path: Path
+    path: Path | Query
     cluster: str | None = None  # as written; None: none was
+
+    @property
+    def reach(self) -> Path:
+        """The path that nothing outside of is read; for an expression that may read anything, the whole object."""
+        if isinstance(self.path, Path):
+            return self.path
+        return self.path.prefix or Path(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,12 +263,12 @@ def _parse_instance(text: str) -> tuple[str | None, str | None, str]:
     return cluster, namespace, name
 
 
-def _parse_source_path(text: str) -> Path:
+def _parse_source_path(text: str) -> Path | Query:
     try:
-        return parse_path(text)
+        return parse_source_path(text)
     except RuleError as error:
         hint = "; a name that holds a colon takes the rules annotation" if ":" in text else ""
-        raise malformed(f"source {error.text}; JMESPath is not known{hint}") from None
+        raise malformed(f"source {error.text}{hint}") from None
 
 
 # --- the long form -----------------------------------------------------------------------------------------------
@@ -372,7 +380,10 @@ def _parse_item_origin(plain: Mapping[str, Plain], operation: Operation) -> Sour
         raise malformed("from.namespace: want the name of a namespace")
     if "cluster" in texts and not _CLUSTER.fullmatch(texts["cluster"]):
         raise malformed("from.cluster: want the name of a cluster")
-    path = _parse_source_path(texts["path"])
+    try:
+        path = parse_source_path(texts["path"])
+    except RuleError as error:
+        raise malformed(f"from.path: {error.text}") from None
     return Source(texts["resource"], texts.get("namespace"), texts["name"], path, texts.get("cluster"))
 
 

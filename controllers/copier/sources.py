@@ -24,6 +24,7 @@ from controllers.copier.destinations import check_allowed
 from controllers.copier.kinds import is_core, string_maps_of
 from controllers.copier.paths import Key, Path, Place, StringMaps, may_overlap, read
 from controllers.copier.problems import RuleError, malformed
+from controllers.copier.queries import Query
 from controllers.copier.rules import ALLOW_COPY_TO, Fate, Rule, Source
 from controllers.copier.values import Plain, Value, check_size, decode, without_tracking
 from informers import (
@@ -169,16 +170,17 @@ def _is_among(gvr: GVR, texts: Iterable[str], mapper: RESTMapper) -> bool:
 def check_settles(rule: Rule, ref: ObjectRef | None, target: Target) -> None:
     """Raise `RuleError` (`SelfReference`) for a rule that reads from its own target what its writing changes."""
     if ref is not None and isinstance(rule.origin, Source) and is_same_object(ref, target.ref):
-        _check_settles(rule.origin.path, rule.to, string_maps_of(ref.gvr))
+        _check_settles(rule.origin.reach, rule.to, string_maps_of(ref.gvr))
 
 
 def _check_settles(path: Path, to: Path, string_maps: StringMaps) -> None:
     """Raise `RuleError` (`SelfReference`) if writing `to` may change what is at `path` of the same object."""
+    read_from = str(path) or "any of its fields"
     if may_overlap(path, to, string_maps):
-        raise RuleError("SelfReference", f"{to} of the target itself is read from {path}")
+        raise RuleError("SelfReference", f"{to} of the target itself is read from {read_from}")
     changing = _CHANGED_BY_WRITES if may_overlap(to, _LABELS_PATH, string_maps) else (*_CHANGED_BY_WRITES, _GENERATION)
     if any(may_overlap(path, each, string_maps) for each in changing):
-        raise RuleError("SelfReference", f"writing {to} of the target itself changes {path}, which is read for it")
+        raise RuleError("SelfReference", f"writing {to} of the target itself changes {read_from}, which is read for it")
 
 
 def _namespace_of(origin: Source, resource: Resource, target: Target) -> str:
@@ -302,11 +304,20 @@ def read_source(rule: Rule, ref: ObjectRef | None, snapshot: Snapshot, *, told: 
     if source is None:
         raise RuleError("SourceMissing", f"{told} does not exist")
     document = snapshot.document_of(source)
-    plain, place = read(document, rule.origin.path, string_maps_of(ref.gvr))
+    plain, place = _read(document, rule.origin.path, ref)
     if place == _LABELS:
         plain = without_tracking(plain)
     check_size(plain, too_deep="TypeMismatch")
     return Found(Value(plain), source, place, told)
+
+
+def _read(document: dict[str, Plain], path: Path | Query, ref: ObjectRef) -> tuple[Plain, Place]:
+    if isinstance(path, Path):
+        return read(document, path, string_maps_of(ref.gvr))
+    plain = path.search(document)
+    if plain is None:
+        raise RuleError("SourcePathMissing", "the JMESPath expression finds nothing")
+    return plain, ()
 
 
 def is_raw_base64(found: Found, place: Place, target: Target) -> bool:

@@ -14,6 +14,7 @@ from controllers.copier.paths import (
     Absent,
     Index,
     Key,
+    NoPathError,
     Path,
     Place,
     Segment,
@@ -85,8 +86,29 @@ def test_any_text_is_a_path_or_the_parse_error(text: str) -> None:
 
 
 def test_long_texts_are_refused_by_their_length() -> None:
-    with pytest.raises(RuleError, match="at most 1024 characters, found 200002"):
-        parse_path('["' + "\\" * 200_000)
+    with pytest.raises(RuleError, match="at most 1024 characters, found 200004"):
+        parse_path('["' + "x" * 200_000 + '"]')
+
+
+@pytest.mark.parametrize("text", ['["' + "\\" * 200_000, "['" + "\\'" * 100_000, "a." * 100_000, "[a=" * 50_000])
+def test_a_long_text_that_is_no_path_is_refused_by_its_fault(text: str) -> None:
+    with pytest.raises(NoPathError, match="path at position"):
+        parse_path(text)
+
+
+@pytest.mark.parametrize(
+    ("most", "beyond"),
+    [
+        ("a" * 1024, "a" * 1025),
+        (".".join("a" * 64), ".".join("a" * 65)),
+        ("a[10000]", "a[10001]"),
+        ("a", "a[99999999]"),
+    ],
+)
+def test_a_path_may_be_as_long_and_as_deep_as_its_limits(most: str, beyond: str) -> None:
+    assert parse_path(most)
+    with pytest.raises(RuleError, match=r"want an index of at most|want at most"):
+        parse_path(beyond)
 
 
 @pytest.mark.parametrize("text", ["[[" * 512, '["' * 512, "a." * 511 + "a", "[a=" * 341, "['\\'" + "\\'" * 500])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controllers.copier.paths import Key, Segment, parse_path
+from controllers.copier.paths import Key, Path, Segment, parse_path
 from controllers.copier.rules import (
     MAX_RULES,
     PREFIX,
@@ -126,7 +126,7 @@ def test_a_source_path_keeps_its_colons_inside_quotes() -> None:
 
     assert isinstance(rule, Rule)
     assert isinstance(rule.origin, Source)
-    assert rule.origin.path.steps == (Segment("data"), Key("a:b"))
+    assert rule.origin.path == Path((Segment("data"), Key("a:b")))
 
 
 @pytest.mark.parametrize("text", ["", "secret", "secret:x", "::", "secret::data", "secret:x:", ":x:data"])
@@ -177,11 +177,23 @@ def test_a_kind_in_the_order_of_urls_gets_a_hint() -> None:
     assert "write deployments.v1.apps" in problem("replace-a", "apps/v1/deployments:x:spec")
 
 
-def test_what_is_no_path_is_reported_with_its_position_and_never_quoted() -> None:
-    text = problem("replace-data.a", "configmap:s:data[?hunter2 == `1`]")
+def test_what_is_no_path_is_jmespath() -> None:
+    rule = only({"replace-data.a": "configmap:s:data.list[?name == 'a:b'].value | [0]"})
 
-    assert "position 5" in text
-    assert "JMESPath is not known" in text
+    assert isinstance(rule, Rule)
+    assert isinstance(rule.origin, Source)
+    assert str(rule.origin.path) == "data.list[?name == 'a:b'].value | [0]"
+    assert rule.origin.reach == Path((Key("data"), Key("list")))
+
+
+@pytest.mark.parametrize(
+    ("path", "position"), [("data[?hunter2 == `1`)", 20), ("data..hunter2", 5), ("data[hunter2'", 12), ("hunter2 *", 8)]
+)
+def test_what_is_neither_is_reported_with_the_position_of_the_one_that_came_further(path: str, position: int) -> None:
+    text = problem("replace-data.a", f"configmap:s:{path}")
+
+    assert f"source path at position {position}: " in text
+    assert "JMESPath" in text
     assert "hunter2" not in text
 
 
