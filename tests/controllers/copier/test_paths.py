@@ -106,7 +106,7 @@ def test_a_long_text_that_is_no_path_is_refused_by_its_fault(text: str) -> None:
     ],
 )
 def test_a_path_may_be_as_long_and_as_deep_as_its_limits(most: str, beyond: str) -> None:
-    assert parse_path(most)
+    assert parse_path(most).steps
     with pytest.raises(RuleError, match=r"want an index of at most|want at most"):
         parse_path(beyond)
 
