@@ -48,8 +48,9 @@ envtest: .venv ## flow and parity tests on the real API server that envtest-bin 
 update-parity: .venv ## record the real API server's answers anew, for the embedded one to be held against
 	UPDATE_PARITY=1 $(PYTEST) -m real tests/parity
 
-long: .venv ## tests that take many minutes, on both servers
+long: .venv ## tests that take many minutes, on both servers; properties by thousands of examples
 	$(PYTEST) -m slow --timeout=7200
+	$(PYTEST) -m "hypothesis and not slow" --hypothesis-profile=thorough --timeout=7200
 
 bench: build/bench/peers/.complete build/bench/client-go ## benchmarks against other libraries, 25 minutes (BENCH=--quick: 5); see hack/bench
 	@$(BIN)/python -m hack.bench $(BENCH)

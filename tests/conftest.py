@@ -7,6 +7,7 @@ what only the embedded server can do, `envtest` for what only a real one does.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -27,14 +28,17 @@ if TYPE_CHECKING:
 PATIENCE = 60.0
 ON_REAL = {"real", "envtest", "envtest_controllers"}
 
+# Compiled code is kept, also where the environment says not to: tests start more than a hundred programs, and to compile
+# all anew takes each of them longer than to do its work.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # How long an example takes says how busy the machine is, how many are thrown away is chance; neither is a fault.
-settings.register_profile(
-    "patient",
-    settings(),
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-settings.load_profile("patient")
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+# Each run draws examples anew, so that many runs see many; `make long` sees many at once.
+settings.register_profile("everyday", PATIENT, max_examples=40)
+settings.register_profile("thorough", PATIENT, max_examples=2000)
+settings.load_profile("everyday")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -269,7 +269,7 @@ def test_missing_and_unreadable_files_are_named(tmp_path: Path) -> None:
         loaded(tmp_path / "binary")
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(max_size=200))
 def test_any_text_is_a_config_or_a_config_error(text: str, tmp_path: Path) -> None:
     path = tmp_path / "any"
@@ -295,7 +295,7 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     changes=st.dictionaries(
         st.sampled_from(["clusters", "users", "contexts", "current-context", "cluster", "user", "context"]), JSON

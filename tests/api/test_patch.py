@@ -21,7 +21,7 @@ from informers.api.patch import (
 )
 from informers.meta.errors import ConfigError
 
-quick = settings(max_examples=50, deadline=None)
+quick = settings(deadline=None)
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4)
 keys = st.text(alphabet="ab~/é", max_size=2)
 values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3))

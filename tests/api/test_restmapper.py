@@ -274,7 +274,7 @@ def test_any_text_is_read_or_is_a_config_error(text: str) -> None:
     assert wanted.name
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.one_of(st.text(max_size=30), st.text("podsv1.ewitgalx", max_size=20)))
 def test_any_text_gives_a_resource_or_a_named_error(text: str, mapper: RESTMapper) -> None:
     with suppress(ConfigError, UnknownKindError, AmbiguousKindError):

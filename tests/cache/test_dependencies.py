@@ -547,7 +547,7 @@ class GraphMachine(RuleBasedStateMachine):
         assert bool(self.factory.only.handlers) is bool(edges)
 
 
-GraphMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=20, deadline=None)
+GraphMachine.TestCase.settings = settings(stateful_step_count=20, deadline=None)
 test_the_graph_is_like_a_dictionary_of_sets = GraphMachine.TestCase
 
 

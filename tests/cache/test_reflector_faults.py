@@ -345,7 +345,7 @@ def test_after_any_fault_the_store_is_like_the_server(
     fault: Callable[[Faults], Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reflector, "_INITIAL_WITHIN", 3.0)  # a stream whose end never comes is not waited for long
+    monkeypatch.setattr(reflector, "_INITIAL_WITHIN", 1.0)  # a stream whose end never comes is not waited for long
     monkeypatch.setattr(reflector, "_INITIAL_PAUSE", 1.0)
     for n in range(3):
         api.put(configmap(f"o{n}"))
@@ -394,12 +394,12 @@ def test_connections_are_closed_before_new_ones_are_opened(
 ) -> None:
     informers = local.follow()
     synced(local, informers)
-    faults.ev(code=410, reason="Expired", resource="configmaps", times=12, existing=True)
+    faults.ev(code=410, reason="Expired", resource="configmaps", times=6, existing=True)
     threads = threading.active_count()
-    api.wait_request(verb="watch", resource="configmaps", count=13, timeout=60)
+    api.wait_request(verb="watch", resource="configmaps", count=7, timeout=60)
     synced(local, informers)
 
-    assert len(api.requests(verb="list", resource="configmaps")) == 13
+    assert len(api.requests(verb="list", resource="configmaps")) == 7
     eventually(lambda: api.state()["connections"] <= 3)
     eventually(lambda: threading.active_count() <= threads + 2)
 

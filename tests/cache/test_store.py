@@ -715,7 +715,7 @@ class StoreMachine(RuleBasedStateMachine):
                 assert content == self.model
 
 
-StoreMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+StoreMachine.TestCase.settings = settings(stateful_step_count=25, deadline=None)
 test_store_and_indexes_are_like_a_dictionary = StoreMachine.TestCase
 
 

@@ -43,6 +43,7 @@ from urllib.parse import urlencode
 import pytest
 import yaml
 
+from informers.testing.apiserver import reading, watches
 from informers.testing.servers import Server, borrow
 from informers.testing.wire import Answer, Wire
 
@@ -96,7 +97,7 @@ class Case:
 
 def read_cases() -> Iterator[Case]:
     for path in sorted((HERE / "cases").glob("*.yaml")):
-        for item in yaml.safe_load(path.read_text()):
+        for item in yaml.load(path.read_text(), yaml.CSafeLoader):
             yield Case(file=path.stem, **item)
 
 
@@ -107,6 +108,13 @@ def golden_of(file: str) -> dict[str, Any]:
     path = HERE / "golden" / f"{file}.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the embedded server give up a version that does not come sooner than the 3 s of a real one."""
+    for module in (reading, watches):
+        monkeypatch.setattr(module, "_PATIENCE", 0.3)
 
 
 @pytest.mark.parametrize("case", [pytest.param(each, id=f"{each.file}: {each.title}") for each in CASES])

@@ -12,6 +12,8 @@ import pytest
 
 from informers import metrics
 from informers.api.clusters import Clusters
+from informers.backoff import Backoff
+from informers.cache.listwatch import WatchOptions
 from informers.clock import Stop, SystemClock
 from informers.meta.errors import InformersError, LeadershipLostError, NotLeaderError
 from informers.meta.resources import GVR, ObjectRef
@@ -205,7 +207,7 @@ def waits(stop: Stop, calls: list[str]) -> None:
 
 def test_a_candidate_whose_caches_are_not_filled_is_none(api: APIServer, start: Start) -> None:
     fault = api.faults().add({"match": {"resource": "configmaps"}, "do": "STATUS", "code": 500})
-    candidate = start("a")
+    candidate = start("a", watch=WatchOptions(backoff=Backoff(0.05, 0.2)))
     api.wait_request(resource="configmaps", count=2, timeout=PATIENCE)
 
     assert not api.requests(resource="leases.coordination.k8s.io")

@@ -231,7 +231,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueue = QueueMachine.TestCase
-TestQueue.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestQueue.settings = settings(stateful_step_count=40, deadline=None)
 
 
 @pytest.fixture

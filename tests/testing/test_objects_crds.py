@@ -394,7 +394,7 @@ class TestPruningAndDefaulting:
         max_leaves=8,
     )
 
-    @settings(max_examples=150, deadline=None)
+    @settings(deadline=None)
     @given(st.dictionaries(st.sampled_from([*SPEC["properties"], "zz"]), json_values, max_size=5))
     def test_pruning_and_defaulting_are_idempotent_and_admission_agrees_with_itself(self, spec: Any) -> None:
         schema = structural.compile_schema(SCHEMA)

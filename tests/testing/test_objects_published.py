@@ -332,7 +332,7 @@ class TestQuantities:
         with pytest.raises(ValueError, match="quantit"):
             quantities.canonical(given)
 
-    @settings(max_examples=100, deadline=None)
+    @settings(deadline=None)
     @given(st.integers(0, 10**12), st.sampled_from(["n", "u", "m", "", "k", "M", "Ki", "Mi", "Gi"]))
     def test_canonical_form_is_canonical_and_the_same_amount(self, number: int, suffix: str) -> None:
         text = quantities.canonical(f"{number}{suffix}")
