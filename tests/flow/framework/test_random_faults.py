@@ -732,7 +732,7 @@ def play(number: int | None, log: Log, **options: Any) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     machine: Any = Machine if number is None else seed(number)(Machine)
     chosen = settings(
-        settings.get_profile("patient"),
+        settings.get_profile("everyday"),
         derandomize=number is None,
         database=None,
         print_blob=True,
