@@ -190,9 +190,7 @@ def test_streaming_list_ends_with_an_annotated_bookmark(api: Any) -> None:
     assert watch.names(1) == ["ADDED c"]
 
 
-def test_streaming_list_of_a_version_that_does_not_come_is_too_large(
-    api: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_streaming_list_of_a_version_that_does_not_come_is_too_large(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert watches._PATIENCE == 3.0
     monkeypatch.setattr(watches, "_PATIENCE", 0.3)
     watch = api.watch(f"{MAPS}?{STREAMING}&resourceVersion=999999")
