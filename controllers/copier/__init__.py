@@ -12,11 +12,13 @@ from enum import StrEnum
 from typing import Final
 
 from controllers.copier.consent import CrossNamespace
+from controllers.copier.guards import Guard
 from controllers.copier.kinds import check_resource_text, is_full_form, is_guarded
 from controllers.copier.metering import Meter
 from controllers.copier.namespaces import NAMESPACES, Namespaces
 from controllers.copier.readiness import why_unready
 from controllers.copier.reconciler import Copier
+from controllers.copier.rings import Rings
 from controllers.copier.rules import Fate, has_rules
 from controllers.copier.schemas import Schemas
 from controllers.copier.sources import Policy
@@ -266,6 +268,9 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
     meter = Meter()
     meter.show(clusters)
     graph = manager.dependency_graph(namespaces=options.namespace)
+    policy = policy_of(options, manager.cluster_names())
+    guard = Guard(manager.mapper, tuple(filter(is_full_form, options.target)), manager.lease())
+    rings = Rings(listers, manager.mapper, policy, guard)
     copier = Copier(
         writer=Writer(manager.client, clock, meter),
         events=manager.events,
@@ -274,12 +279,13 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
         targets=listers,
         namespaces=Namespaces(manager.lister(Selection(NAMESPACES, metadata_only=True), required=False)),
         clock=clock,
-        policy=policy_of(options, manager.cluster_names()),
+        policy=policy,
         schemas=Schemas(manager.mapper, clock),
         meter=meter,
-        full_targets=tuple(filter(is_full_form, options.target)),
+        rings=rings,
+        guard=guard,
     )
-    manager.add_controller(
+    controller = manager.add_controller(
         "copier",
         copier.reconcile,
         primary=selections,
@@ -288,6 +294,8 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
         predicate=concerns_rules,
         required=False,
     )
+    rings.wake = controller.enqueue
+    rings.listen()
 
 
 def main(manager: Manager, options: argparse.Namespace) -> int:

@@ -38,12 +38,12 @@ def identity_of(ref: ObjectRef) -> Identity:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One rule, as far as rings go: it reads `path` of `source`, and writes `to` of its target."""
+    """One rule, as far as rings go: it reads `path` of `source` (empty: anything), and writes `to` of its target."""
 
     rule: str
     to: Path
     source: ObjectRef
-    path: Path | None  # None: it may read anything of the source
+    path: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Step:
 
     ref: ObjectRef
     kind: str
-    path: Path | None
+    path: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,8 @@ class Ring:
 
 
 @lru_cache(maxsize=16384)
-def changes(to: Path, path: Path | None, group: str, resource: str) -> bool:
+def changes(to: Path, path: Path, group: str, resource: str) -> bool:
     """Tell whether writing `to` of an object may change what is read at `path` of it, whatever the reading of both."""
-    if path is None:
-        return True
     string_maps = string_maps_of(GVR(group, "", resource))
     if may_overlap(to, path, string_maps):
         return True
@@ -104,7 +102,7 @@ class _Target:
 
 
 _Neighbours: TypeAlias = Callable[[_Node], Iterator[_Node]]
-_ByPath: TypeAlias = dict[Path | None, dict[_Node, None]]
+_ByPath: TypeAlias = dict[Path, dict[_Node, None]]
 
 
 class CycleGraph:
@@ -262,7 +260,6 @@ class CycleGraph:
         """Yield who writes what `node` reads."""
         _, group, resource, _, _ = node.source
         for to, writers in self._writers.get(node.source, {}).items():
-            assert to is not None
             if changes(to, node.edge.path, group, resource):
                 yield from writers
 
@@ -303,7 +300,7 @@ def tell(ring: Ring, name: Callable[[ObjectRef], str | None]) -> str:
     parts: list[str] = []
     for step in shown:
         called = name(step.ref)
-        part = "…" if called is None else f"{step.kind} {called}{'' if step.path is None else f' {step.path}'}"
+        part = "…" if called is None else f"{step.kind} {called}{f' {step.path}' if step.path.steps else ''}"
         if part != "…" or parts[-1:] != ["…"]:
             parts.append(part)
     if (not ring.is_whole or len(ring.steps) > len(shown)) and parts[-1] != "…":
@@ -352,7 +349,7 @@ def _order(node: _Node) -> tuple[Identity, str]:
     return node.target, node.edge.rule
 
 
-def _remove(index: dict[Identity, _ByPath], key: Identity, path: Path | None, node: _Node) -> None:
+def _remove(index: dict[Identity, _ByPath], key: Identity, path: Path, node: _Node) -> None:
     by_path = index[key]
     del by_path[path][node]
     if not by_path[path]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from controllers.copier.compute import Document, Outcome
 from controllers.copier.consent import Target
-from controllers.copier.evaluation import plan, read_all
-from controllers.copier.kinds import is_guarded
+from controllers.copier.evaluation import plan, read_all, whom_of
+from controllers.copier.guards import Guard
 from controllers.copier.leaving import (
     NOT_READABLE,
     Leaving,
@@ -36,6 +37,7 @@ from controllers.copier.ownership import read_record
 from controllers.copier.paths import Key, look, show, take
 from controllers.copier.problems import RuleError, UnexpectedError
 from controllers.copier.reports import Status, report, report_leaving, report_shared, warn_base64
+from controllers.copier.rings import Rings
 from controllers.copier.rules import RuleSet, has_rules, parse_rules, rules_among
 from controllers.copier.schemas import Schemas
 from controllers.copier.sources import Policy, Snapshot, is_raw_base64, is_same_object
@@ -53,7 +55,6 @@ from informers import (
     Object,
     ObjectRef,
     Request,
-    Resource,
     RESTMapper,
     Result,
     fields,
@@ -94,8 +95,9 @@ class Copier:
     policy: Policy
     schemas: Schemas
     meter: Meter
+    rings: Rings
+    guard: Guard
     show: Callable[[Look], None] = _show_nobody
-    full_targets: Sequence[str] = ()  # kinds as they were named in full, which guarded ones have to be
     memories: Memories = field(default_factory=Memories)
     conditions: Conditions = field(default_factory=Conditions)
 
@@ -116,20 +118,22 @@ class Copier:
         if target is None or self._is_going(target) or not self._concerns(target):
             self._forget(request.ref)
             return Result()
-        if is_guarded(target.ref.gvr) and not self._is_named_in_full(target.ref):
+        why_not = self.guard.why_not(target.ref)
+        if why_not is not None:
             self._forget(request.ref)
-            report_shared(target, self.conditions, [RuleError("Guarded", f"to mean it, write {target.ref.gvr}")])
+            report_shared(target, self.conditions, [RuleError("Guarded", why_not)])
             return Result()
 
         memory = self.memories.of(target.ref, target.uid)
         rules = parse_rules(target.annotations)
         self._remember_rules(memory, rules)
-        whom = Target(target.ref, self._resource_of(target), self.policy.name_of(target.cluster))
+        whom = whom_of(target, self.mapper, self.policy)
         turns = plan(rules, whom, self.mapper, self.policy)
         self._declare(target, turns)
         may_wait = self.clock.monotonic() - memory.waiting_since < _FIRST_SYNC_WAIT
         snapshot = Snapshot(lambda ref: self.graph.lister(ref).find(ref), target, may_wait=may_wait)
-        read_all(turns, whom, snapshot, self.policy)
+        find_rings = partial(self.rings.find, version=target.resource_version, may_wait=may_wait)
+        read_all(turns, whom, snapshot, self.policy, find_rings=find_rings)
         if not memory.is_evaluated and any(turn.is_quiet for turn in turns):
             return Result(requeue_after=_FIRST_SYNC_WAIT)
         memory.is_evaluated = True
@@ -174,22 +178,13 @@ class Copier:
         """Tell whether a target has rules, or had some whose values are still to go."""
         return has_rules(target.annotations) or self.memories.knows(target.ref, target.uid)
 
-    def _is_named_in_full(self, ref: ObjectRef) -> bool:
-        mapper = self.mapper(ref.cluster)
-        for text in self.full_targets:
-            try:
-                if mapper.resolve(text).gvr == ref.gvr:
-                    return True
-            except InformersError:
-                continue
-        return False
-
     def _forget(self, ref: ObjectRef) -> None:
         self.conditions.swap(ref, frozenset())
         self.meter.forget(ref)
         if self.memories.forget(ref):
             _log.debug("forgotten", extra=fields(target=str(ref)))
         self.graph.forget(ref)
+        self.rings.forget(ref)
 
     def _remember_rules(self, memory: Memory, rules: RuleSet) -> None:
         """Begin to wait for first lists anew when the rules have changed, and let go of the rules that are gone."""
@@ -199,13 +194,6 @@ class Copier:
             memory.rules = now
             memory.waiting_since = self.clock.monotonic()
             note_rules(memory, rules, self.policy)
-
-    def _resource_of(self, target: Object) -> Resource:
-        try:
-            return self.mapper(target.cluster).resource(target.ref.gvr)
-        except InformersError:
-            kind = target.kind or target.ref.gvr.resource
-            return Resource(target.ref.gvr, kind, kind.lower(), bool(target.namespace), verbs=frozenset({"patch"}))
 
     def _declare(self, target: Object, turns: Iterable[Turn]) -> None:
         """Tell what is depended on, before it is read; kinds by name too, as what a name means may change."""

@@ -15,7 +15,7 @@ MAX_NOTE: Final = 1000
 # What many targets suffer from at once, and the line that tells of it once for all of them.
 SHARED: Final[Mapping[str, str]] = {
     "Forbidden": "not allowed to write",
-    "Guarded": "target is a kind that gives power over others",
+    "Guarded": "target is left alone, as it gives power over others",
     "SourceUnavailable": "kind not readable",
 }
 

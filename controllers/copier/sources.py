@@ -20,9 +20,10 @@ from controllers.copier.consent import (
     may_never_leave,
     needs_consent,
 )
+from controllers.copier.cycles import changes, identity_of
 from controllers.copier.destinations import check_allowed
 from controllers.copier.kinds import is_core, string_maps_of
-from controllers.copier.paths import Key, Path, Place, StringMaps, may_overlap, read
+from controllers.copier.paths import Key, Path, Place, read
 from controllers.copier.problems import RuleError, malformed
 from controllers.copier.queries import Query
 from controllers.copier.rules import ALLOW_COPY_TO, Fate, Rule, Source
@@ -43,10 +44,6 @@ from informers import (
 _VERBS: Final = ("list", "watch")
 _NOTHING: Final = Value(None)  # what a rule that removes writes
 _LABELS: Final[Place] = (Key("metadata"), Key("labels"))
-_LABELS_PATH: Final = Path(_LABELS)
-_GENERATION: Final = Path((Key("metadata"), Key("generation")))
-# What each write of an object changes: copied into the object itself, it would never settle.
-_CHANGED_BY_WRITES: Final = tuple(Path((Key("metadata"), Key(name))) for name in ("resourceVersion", "managedFields"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,18 +166,12 @@ def _is_among(gvr: GVR, texts: Iterable[str], mapper: RESTMapper) -> bool:
 
 def check_settles(rule: Rule, ref: ObjectRef | None, target: Target) -> None:
     """Raise `RuleError` (`SelfReference`) for a rule that reads from its own target what its writing changes."""
-    if ref is not None and isinstance(rule.origin, Source) and is_same_object(ref, target.ref):
-        _check_settles(rule.origin.reach, rule.to, string_maps_of(ref.gvr))
-
-
-def _check_settles(path: Path, to: Path, string_maps: StringMaps) -> None:
-    """Raise `RuleError` (`SelfReference`) if writing `to` may change what is at `path` of the same object."""
-    read_from = str(path) or "any of its fields"
-    if may_overlap(path, to, string_maps):
-        raise RuleError("SelfReference", f"{to} of the target itself is read from {read_from}")
-    changing = _CHANGED_BY_WRITES if may_overlap(to, _LABELS_PATH, string_maps) else (*_CHANGED_BY_WRITES, _GENERATION)
-    if any(may_overlap(path, each, string_maps) for each in changing):
-        raise RuleError("SelfReference", f"writing {to} of the target itself changes {read_from}, which is read for it")
+    if ref is None or not isinstance(rule.origin, Source) or not is_same_object(ref, target.ref):
+        return
+    reach = rule.origin.reach
+    if changes(rule.to, reach, ref.gvr.group, ref.gvr.resource):
+        read = str(reach) or "any of its fields"
+        raise RuleError("SelfReference", f"writing {rule.to} of the target itself changes {read}, which is read for it")
 
 
 def _namespace_of(origin: Source, resource: Resource, target: Target) -> str:
@@ -196,20 +187,24 @@ def _namespace_of(origin: Source, resource: Resource, target: Target) -> str:
 
 def is_same_object(one: ObjectRef, other: ObjectRef) -> bool:
     """Tell whether two references name one object, whatever version of its kind they say."""
-    return _identity(one) == _identity(other)
+    return identity_of(one) == identity_of(other)
 
 
-def _identity(ref: ObjectRef) -> tuple[str, ...]:
-    return ref.cluster, ref.gvr.group, ref.gvr.resource, ref.namespace, ref.name
+def _always_there(_cluster: str) -> bool:
+    return False
 
 
 class Snapshot:
     """The target and its sources, each read once, for one turn; used by one thread.
 
-    Some sources may be incomplete: known by their metadata alone, and no event will tell when that is over.
+    Some sources may be incomplete: known by their metadata alone, and no event will tell when that is over. Clusters
+    that are down are known by what they held last.
     """
 
-    def __init__(self, find: Find, target: Object, *, may_wait: bool) -> None:
+    def __init__(
+        self, find: Find, target: Object, *, may_wait: bool, is_down: Callable[[str], bool] = _always_there
+    ) -> None:
+        self.is_down = is_down
         self._find = find
         self._target = target
         self._may_wait = may_wait

@@ -254,6 +254,11 @@ class LeaderElector:
         """Who we are, and by which times we go."""
         return self._terms
 
+    @property
+    def ref(self) -> ObjectRef:
+        """The Lease, in the home cluster."""
+        return self._ref
+
     def is_leading(self) -> bool:
         """Tell whether we lead, as far as we know."""
         with self._changed:

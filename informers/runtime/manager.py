@@ -265,6 +265,10 @@ class Manager:
         """Return what users write for a cluster, and the value it stands for; empty with one unnamed cluster."""
         return dict(self._cluster_names)
 
+    def lease(self) -> ObjectRef | None:
+        """Return the Lease that this program holds or waits for, in the home cluster; None without an election."""
+        return None if self._elector is None else self._elector.ref
+
     def mapper(self, cluster: str = "") -> RESTMapper:
         """Return what knows the resources of a cluster. Raises `ConfigError` for an unknown cluster."""
         self._check_cluster(cluster)

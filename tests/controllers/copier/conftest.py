@@ -10,9 +10,11 @@ from typing import Any, cast
 import jsonpatch
 import pytest
 
+from controllers.copier.guards import Guard
 from controllers.copier.metering import Meter
 from controllers.copier.namespaces import NAMESPACES, Namespaces
 from controllers.copier.reconciler import Copier
+from controllers.copier.rings import Rings
 from controllers.copier.rules import PREFIX
 from controllers.copier.schemas import Schemas
 from controllers.copier.sources import Policy
@@ -109,18 +111,27 @@ class World:
         self.mapper = FakeMapper()
         self.meter = Meter()
         self.version = 0
+        self.woken: list[ObjectRef] = []
+        guard = Guard(self.mapper_of)
+        rings = Rings([cast("Lister", self)], self.mapper_of, Policy(**policy), guard)
+        rings.wake = self.woken.append
         self.copier = Copier(
             writer=Writer(cast("Client", self), self.clock, self.meter),
             events=cast("EventRecorder", self),
             graph=cast("DependencyGraph", self),
-            mapper=lambda _cluster: cast("RESTMapper", self.mapper),
+            mapper=self.mapper_of,
             targets=[cast("Lister", self)],
             namespaces=Namespaces(cast("Lister", self)),
             clock=self.clock,
             policy=Policy(**policy),
             schemas=Schemas(lambda _cluster: cast("RESTMapper", self.mapper), self.clock),
             meter=self.meter,
+            rings=rings,
+            guard=guard,
         )
+
+    def mapper_of(self, _cluster: str) -> RESTMapper:
+        return cast("RESTMapper", self.mapper)
 
     def restarted(self) -> World:
         """Return the same cluster with a copier that has just started."""

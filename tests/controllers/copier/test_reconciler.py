@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from controllers.copier import concerns_rules, keep_rules
 from controllers.copier.consent import CrossNamespace
+from controllers.copier.guards import Guard
 from controllers.copier.namespaces import NAMESPACES
 from controllers.copier.problems import UnexpectedError
 from controllers.copier.rules import PREFIX
@@ -133,13 +134,13 @@ def test_two_values_of_one_source_are_of_one_version(world: World, monkeypatch: 
     def find_and_rotate(self: World, ref: ObjectRef) -> Object | None:
         found = find(self, ref)
         if ref.name == "s":
-            world.source(crt="2", key="2")
+            world.source(crt=str(world.version), key=str(world.version))
         return found
 
     monkeypatch.setattr(World, "find", find_and_rotate)
     world.look(target)
 
-    assert world.objects[target]["data"] == {"crt": "1", "key": "1"}
+    assert world.objects[target]["data"]["crt"] == world.objects[target]["data"]["key"]
 
 
 def test_a_rule_that_comes_back_is_a_new_one(world: World) -> None:
@@ -392,10 +393,21 @@ def test_guarded_kinds_are_left_alone_unless_named_in_full() -> None:
     world.look(target)
     assert not world.patches
 
-    named = replace(world.copier, full_targets=("not.v1.served", "clusterrole"))
+    named = replace(world.copier, guard=Guard(world.mapper_of, ("not.v1.served", "clusterrole")))
     named.reconcile(Request(target))
 
     assert len(world.patches) == 1
+
+
+def test_the_lease_of_the_copier_itself_is_left_alone(world: World) -> None:
+    target = world.target({"replace-data.k": 'json:"v"'})
+    older = ObjectRef(GVR("", "v1beta1", "configmaps"), "a", "t")
+    careful = replace(world.copier, guard=Guard(world.mapper_of, (), older))
+
+    careful.reconcile(Request(target))
+
+    assert not world.patches
+    assert not world.events
 
 
 # --- borders ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,169 @@
+"""Rings of targets: none of their rules is written, and as soon as one goes, the others are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from controllers.copier.guards import Guard
+from controllers.copier.rings import Rings
+from controllers.copier.rules import PREFIX
+from controllers.copier.sources import Policy
+from informers import Lister, NotSyncedError, Object, ObjectRef, Request
+from tests.controllers.copier.conftest import CLUSTER_ROLES, CONFIGMAPS, WIDGETS, World
+
+
+def configmap(world: World, name: str, rules: Mapping[str, str], namespace: str = "a", **data: str) -> ObjectRef:
+    annotations = {PREFIX + key: text for key, text in rules.items()}
+    return world.put(CONFIGMAPS, namespace, name, metadata={"annotations": annotations}, data=data)
+
+
+def test_two_that_copy_from_each_other_are_refused_before_one_is_written(world: World) -> None:
+    one = configmap(world, "one", {"replace-data.x": "configmap:two:data.x"}, x="1")
+    two = configmap(world, "two", {"replace-data.x": "configmap:one:data.x"}, x="2")
+
+    world.look(one)
+    world.look(two)
+
+    assert not world.patches
+    assert world.reasons() == ["Cycle", "Cycle"]
+    assert [note for _, _, note in world.events] == [
+        f"rule replace-data.x: {' ← '.join(f'ConfigMap a/{name} data.x' for name in ring)}"
+        for ring in (("one", "two", "one"), ("two", "one", "two"))
+    ]
+    assert not world.woken
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_a_longer_ring_is_seen_from_each_of_its_members_and_what_is_beside_it_goes_on(world: World, size: int) -> None:
+    world.source(l="v")
+    members = [
+        configmap(
+            world,
+            f"t{number}",
+            {"replace-data.k": f"configmap:t{(number + 1) % size}:data.k", "replace-data.l": "configmap:s:data.l"},
+            k=str(number),
+        )
+        for number in range(size)
+    ]
+
+    for member in members:
+        world.look(member)
+
+    assert [world.objects[member]["data"] for member in members] == [{"k": str(n), "l": "v"} for n in range(size)]
+    assert world.reasons().count("Cycle") == size
+
+
+def test_an_edit_of_one_member_frees_the_others_and_has_them_looked_at(world: World) -> None:
+    one = configmap(world, "one", {"replace-data.x": "configmap:two:data.x"}, x="1")
+    two = configmap(world, "two", {"replace-data.x": "configmap:one:data.x"}, x="2")
+    world.look(one)
+    world.look(two)
+    world.woken.clear()
+
+    configmap(world, "two", {}, x="2")
+    world.look(two)
+
+    assert world.woken == [one]
+    world.look(one)
+    assert world.objects[one]["data"] == {"x": "2"}
+    assert world.reasons()[-1] == "Copied"
+
+
+def test_a_member_that_is_deleted_frees_the_others(world: World) -> None:
+    one = configmap(world, "one", {"replace-data.x": "configmap:two:data.x"}, x="1")
+    two = configmap(world, "two", {"replace-data.x": "configmap:one:data.x"}, x="2")
+    world.look(one)
+    world.woken.clear()
+
+    del world.objects[two]
+    world.look(two)
+
+    assert world.woken == [one]
+    world.look(one)
+    assert world.reasons() == ["Cycle", "SourceMissing"]
+
+
+def test_consent_that_is_withdrawn_frees_the_others_and_consent_that_comes_back_closes_the_ring(world: World) -> None:
+    def member(name: str, namespace: str, source: str, allow: str, x: str) -> ObjectRef:
+        annotations = {f"{PREFIX}replace-data.x": f"configmap:{source}:data.x", f"{PREFIX}allow-copy-to": allow}
+        return world.put(CONFIGMAPS, namespace, name, metadata={"annotations": annotations}, data={"x": x})
+
+    one = member("one", "a", "b/two", "b", "1")
+    two = member("two", "b", "a/one", "a", "2")
+    world.look(one)
+    world.look(two)
+    assert world.reasons() == ["Cycle", "Cycle"]
+    world.woken.clear()
+
+    member("two", "b", "a/one", "nobody", "2")
+    world.look(one)
+
+    assert world.reasons()[-1] == "ConsentMissing"
+    assert world.woken == [two]
+    world.look(two)
+    assert world.objects[two]["data"] == {"x": "1"}
+
+    member("two", "b", "a/one", "a", "2")
+    world.look(one)
+    world.look(two)
+    assert world.reasons()[-2:] == ["Cycle", "Cycle"]
+    assert len(world.patches) == 1
+
+
+def test_a_ring_names_only_what_its_reader_may_know(world: World) -> None:
+    def member(namespace: str, source: str) -> ObjectRef:
+        allow = {"a": "c", "b": "a", "c": "b"}[namespace]
+        annotations = {f"{PREFIX}replace-data.x": f"configmap:{source}:data.x", f"{PREFIX}allow-copy-to": allow}
+        return world.put(CONFIGMAPS, namespace, "t", metadata={"annotations": annotations}, data={"x": namespace})
+
+    here = member("a", "b/t")
+    member("b", "c/t")
+    member("c", "a/t")
+
+    world.look(here)
+
+    assert world.events[0][2] == (
+        "rule replace-data.x: ConfigMap a/t data.x ← ConfigMap b/t data.x ← … ← ConfigMap a/t data.x"
+    )
+
+
+def test_a_guarded_object_is_in_no_ring(world: World) -> None:
+    guarded = {f"{PREFIX}replace-rules": "widget:w:spec.k"}
+    world.put(CLUSTER_ROLES, "", "r", metadata={"annotations": guarded}, rules=[])
+    annotations = {f"{PREFIX}replace-spec.k": "clusterrole:r:rules"}
+    widget = world.put(WIDGETS, "", "w", metadata={"annotations": annotations}, spec={})
+
+    world.look(widget)
+
+    assert world.objects[widget]["spec"] == {"k": []}
+
+
+def test_what_may_feed_a_target_is_waited_for_and_its_first_list_wakes(world: World) -> None:
+    world.source(k="1")
+    target = world.target({"replace-data.k": "configmap:s:data.k"})
+    is_listed = False
+
+    class Targets(World):
+        def find(self, ref: ObjectRef) -> Object | None:
+            if not is_listed and ref.name != "t":
+                raise NotSyncedError("not yet")
+            return world.find(ref)
+
+    listers = [cast("Lister", Targets())]
+    rings = Rings(listers, world.mapper_of, Policy(), Guard(world.mapper_of))
+    rings.wake = world.woken.append
+    copier = replace(world.copier, rings=rings)
+
+    assert copier.reconcile(Request(target)).requeue_after == pytest.approx(10)
+    assert not world.patches
+    assert not world.events
+
+    is_listed = True
+    rings.look_again()
+    assert world.woken == [target]
+    copier.reconcile(Request(target))
+    assert world.objects[target]["data"] == {"k": "1"}
