@@ -99,6 +99,7 @@ class World:
         self.nested: dict[ObjectRef, int] = {}
         self.is_followed = True
         self.patches: list[dict[str, Any] | list[Any]] = []
+        self.patched: list[ObjectRef] = []
         self.kinds: list[str] = []
         self.events: list[tuple[str, str, str]] = []
         self.answers: list[APIError | InformersError | Callable[[dict[str, Any]], None]] = []
@@ -137,6 +138,7 @@ class World:
         """Return the same cluster with a copier that has just started."""
         again = World(**self.policy)
         again.objects, again.owners, again.version = self.objects, self.owners, self.version
+        again.clock.advance(self.clock.monotonic() - again.clock.monotonic())
         return again
 
     # What there is.
@@ -222,6 +224,7 @@ class World:
         assert field_manager == "k8s-copier"
         change = json.loads(patch)
         self.patches.append(change)
+        self.patched.append(ref)
         self.kinds.append(kind)
         answer = self.answers.pop(0) if self.answers else None
         if isinstance(answer, InformersError):
