@@ -40,7 +40,7 @@ from controllers.copier.reports import Status, report, report_leaving, report_sh
 from controllers.copier.rings import Rings
 from controllers.copier.rules import RuleSet, has_rules, parse_rules, rules_among
 from controllers.copier.schemas import Schemas
-from controllers.copier.sources import Policy, Snapshot, is_raw_base64, is_same_object
+from controllers.copier.sources import Policy, Snapshot, is_same_object, missing_option
 from controllers.copier.turns import Turn
 from controllers.copier.values import Plain, decode
 from controllers.copier.writing import FIELD_MANAGER, BusyError, Draft, TargetGoneError, Writer, make_draft
@@ -317,9 +317,10 @@ class Copier:
         for turn in turns:
             if turn.found is None or turn.error is not None or turn.identity in memory.warned:
                 continue
-            if is_raw_base64(turn.found, outcomes[turn.id].place, whom):
+            assert turn.rule is not None
+            if option := missing_option(turn.rule, turn.found, outcomes[turn.id].place, whom):
                 memory.warned.add(turn.identity)
-                warn_base64(self.events, target, turn.id)
+                warn_base64(self.events, target, turn.id, option)
 
     def _next_look(self, turns: Iterable[Turn], memory: Memory) -> Result:
         """Look again when something may be tried anew that no event will tell of."""

@@ -89,9 +89,9 @@ def report_shared(target: Object, conditions: Conditions, statuses: Iterable[Rul
         _log.log(level, SHARED[reason], extra=fields(cluster=target.cluster, reason=reason, cause=cause))
 
 
-def warn_base64(events: EventRecorder, target: Object, rule: str) -> None:
-    """Say that base64 text was copied as it is."""
-    text = "the value of a Secret is base64, and is copied as it is; no option decodes or encodes it yet"
+def warn_base64(events: EventRecorder, target: Object, rule: str, option: str) -> None:
+    """Say that base64 text was copied as it is, or text to where base64 is expected, and what to do about it."""
+    text = f"the data of a Secret is base64, and the value is copied as it is; {option}: base64 in a rules entry {option}s it"
     _send(events, target, [_Note("Warning", "Base64Value", rule, text)])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from controllers.copier.consent import (
     Consent,
@@ -20,13 +20,14 @@ from controllers.copier.consent import (
     may_never_leave,
     needs_consent,
 )
+from controllers.copier.conversions import convert
 from controllers.copier.cycles import changes, identity_of
 from controllers.copier.destinations import check_allowed
 from controllers.copier.kinds import is_core, string_maps_of
-from controllers.copier.paths import Key, Path, Place, read
+from controllers.copier.paths import Key, Path, Place, read, show
 from controllers.copier.problems import RuleError, malformed
 from controllers.copier.queries import Query
-from controllers.copier.rules import ALLOW_COPY_TO, Fate, Rule, Source
+from controllers.copier.rules import ALLOW_COPY_TO, Conversion, Fate, Rule, Source
 from controllers.copier.values import Plain, Value, check_size, decode, without_tracking
 from informers import (
     GVR,
@@ -292,9 +293,11 @@ def read_source(rule: Rule, ref: ObjectRef | None, snapshot: Snapshot, *, told: 
 
     Raises `RuleError`, `PendingError`.
     """
+    if rule.origin is None:
+        return Found(_NOTHING)
     if ref is None or not isinstance(rule.origin, Source):
-        assert not isinstance(rule.origin, Source)
-        return Found(_NOTHING if rule.origin is None else rule.origin)
+        assert isinstance(rule.origin, Value)
+        return Found(_converted(rule.origin.plain, rule, "the value"))
     source = snapshot.object_of(ref)
     if source is None:
         raise RuleError("SourceMissing", f"{told} does not exist")
@@ -303,7 +306,16 @@ def read_source(rule: Rule, ref: ObjectRef | None, snapshot: Snapshot, *, told: 
     if place == _LABELS:
         plain = without_tracking(plain)
     check_size(plain, too_deep="TypeMismatch")
-    return Found(Value(plain), source, place, told)
+    return Found(_converted(plain, rule, show(place) or "the value"), source, place, told)
+
+
+def _converted(plain: Plain, rule: Rule, where: str) -> Value:
+    if rule.conversion == Conversion():
+        return Value(plain)
+    try:
+        return Value(convert(plain, rule.conversion))
+    except RuleError as error:
+        raise RuleError(error.reason, f"{where}: {error.text}") from None
 
 
 def _read(document: dict[str, Plain], path: Path | Query, ref: ObjectRef) -> tuple[Plain, Place]:
@@ -315,13 +327,16 @@ def _read(document: dict[str, Plain], path: Path | Query, ref: ObjectRef) -> tup
     return plain, ()
 
 
-def is_raw_base64(found: Found, place: Place, target: Target) -> bool:
-    """Tell whether base64 text of a Secret goes to, or is expected from, a kind that does not speak base64."""
-    if found.source is None:
-        return False
-    reads = is_core(found.source.ref.gvr, "secrets") and _is_data_key(found.place)
-    writes = is_core(target.ref.gvr, "secrets") and _is_data_key(place)
-    return (reads and "Secret" not in target.resource.kind) or (writes and "Secret" not in found.source.kind)
+def missing_option(rule: Rule, found: Found, place: Place, target: Target) -> Literal["decode", "encode", ""]:
+    """Name the option that a rule lacks if a Secret's base64 goes to, or is expected from, a kind that has none."""
+    is_said = rule.conversion.decode or rule.conversion.encode or found.place == ()  # what JMESPath finds has no place
+    if is_said or found.source is None:
+        return ""
+    if is_core(found.source.ref.gvr, "secrets") and _is_data_key(found.place) and "Secret" not in target.resource.kind:
+        return "decode"
+    if is_core(target.ref.gvr, "secrets") and _is_data_key(place) and "Secret" not in found.source.kind:
+        return "encode"
+    return ""
 
 
 def _is_data_key(place: Place) -> bool:

@@ -1059,6 +1059,35 @@ def test_raw_base64_is_copied_with_a_warning_said_once(world: World) -> None:
 
     assert world.objects[target]["data"] == {"k": "aHVudGVyMg=="}
     assert sorted(world.reasons()) == ["Base64Value", "Copied"]
+    (note,) = [note for _, reason, note in world.events if reason == "Base64Value"]
+    assert "decode: base64 in a rules entry decodes it" in note
+
+
+def test_what_goes_to_a_secret_as_it_is_is_told_how_to_encode_it(world: World) -> None:
+    world.source(k="aHVu")
+    target = world.target({"replace-data.k": "configmap:s:data.k"}, gvr=SECRETS)
+
+    world.look(target)
+
+    (note,) = [note for _, reason, note in world.events if reason == "Base64Value"]
+    assert "encode: base64 in a rules entry encodes it" in note
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "{to: data.k, from: {resource: secret, name: s, path: data.k}, decode: base64}",
+        "{to: data.k, from: {resource: secret, name: s, path: 'data.k | @'}}",
+    ],
+)
+def test_who_says_what_becomes_of_base64_is_not_warned(world: World, rule: str) -> None:
+    world.put(SECRETS, "a", "s", data={"k": "aHVudGVyMg=="})
+    target = world.target({"rules": f"- {rule}"})
+
+    world.look(target)
+
+    assert world.objects[target]["data"]["k"] in {"hunter2", "aHVudGVyMg=="}
+    assert world.reasons() == ["Copied"]
 
 
 def test_raw_base64_that_was_there_already_is_not_told_of(world: World) -> None:

@@ -181,7 +181,7 @@ def test_base64_is_the_standard_alphabet_with_padding(text: str) -> None:
     assert is_base64(text)
 
 
-@pytest.mark.parametrize("text", ["YQ", "Y", "YQ=", "a-_b", "YQ==YQ==!", "é"])
+@pytest.mark.parametrize("text", ["YQ", "Y", "YQ=", "a-_b", "YQ==YQ==!", "YWJj====", "====", "YQ= =", "é"])
 def test_other_text_is_not_base64(text: str) -> None:
     assert not is_base64(text)
 
