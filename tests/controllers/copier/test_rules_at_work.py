@@ -107,7 +107,7 @@ def test_jmespath_over_the_target_itself_settles_only_where_it_reads_something_e
     found = looked_at(world, reads_other, other={"list": [1, 2]})
 
     assert [reason for _, reason, _ in world.events] == ["SelfReference", "Copied"]
-    assert "is read from any of its fields" in world.events[0][2]
+    assert "changes any of its fields, which is read for it" in world.events[0][2]
     assert found["spec"] == {"k": 2}
 
 
