@@ -195,13 +195,13 @@ class Story:
         self.until(lambda: self.data("probe") == {"n": mark, "m": mark}, "the probe is written")
 
     @staticmethod
-    def until(holds: Callable[[], object], what: str = "", *, timeout: float = PATIENCE) -> None:
+    def until(holds: Callable[[], object], what: str | Callable[[], str] = "", *, timeout: float = PATIENCE) -> None:
         """Wait for something that another process brings about."""
         tick = Event()
         clock = SystemClock()
         end = clock.monotonic() + timeout
         while not holds():
-            assert clock.monotonic() < end, f"not within {timeout:g} s: {what}"
+            assert clock.monotonic() < end, f"not within {timeout:g} s: {what if isinstance(what, str) else what()}"
             tick.wait(0.02)
 
     # --- everybody else ---
@@ -244,8 +244,8 @@ class Story:
         self,
         name: str,
         *,
-        data: Mapping[str, str] | None = None,
-        rules: Mapping[str, str] | None = None,
+        data: Mapping[str, str | None] | None = None,
+        rules: Mapping[str, str | None] | None = None,
         allow: str | None = None,
         namespace: str | None = None,
     ) -> ObjectRef:
