@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import Final, Literal, TypeAlias
 
 from controllers.copier.kinds import is_core, string_maps_of
+from controllers.copier.memory import Leaf, Mark
 from controllers.copier.merge import (
     Fields,
     MergeRules,
@@ -40,6 +41,7 @@ from controllers.copier.paths import (
     show,
     take,
 )
+from controllers.copier.persisted import accept
 from controllers.copier.problems import RuleError
 from controllers.copier.quantities import is_same_amount
 from controllers.copier.rules import Operation
@@ -82,6 +84,7 @@ class Wish:
     value: Value | None
     operation: Operation = Operation.REPLACE
     excepts: tuple[Path, ...] = ()  # below `to`: what is there stays
+    marks: Mapping[Leaf, Mark] = field(default_factory=dict)  # what the server is known to make of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,7 @@ class Outcome:
     place: Place
     error: RuleError | None = None
     changes: bool = False
+    marks: Mapping[Leaf, Mark] = field(default_factory=dict)  # those that are true of the target as it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +146,7 @@ class _Fold:
         self._schema = schema
         self._keyed: dict[Fields, str] = {}
         self._string_maps = string_maps_of(gvr)
-        self._with_gaps: list[list[Plain]] = []
+        self._gaps: dict[Place, tuple[list[Plain], int]] = {}  # list elements that were taken away
 
     def run(self, wishes: Iterable[Wish], drops: Iterable[Place]) -> Folded:
         """Apply the wishes, the broadest first, then the drops."""
@@ -155,11 +159,14 @@ class _Fold:
                 applied.append(self._apply(wish, places[wish.rule], twins))
         if self._schema is not None:
             self._accept_amounts(self._live, self._wanted, ())
-        outcomes = [
-            replace(each, changes=_differs(self._live, self._wanted, each.place)) if has_acted else each
-            for each, has_acted in applied
+        settled = [
+            (self._accept_settled(outcome) if has_acted else outcome, has_acted) for outcome, has_acted in applied
         ]
-        for elements in self._with_gaps:
+        outcomes = [
+            replace(outcome, changes=_differs(self._live, self._wanted, outcome.place)) if has_acted else outcome
+            for outcome, has_acted in settled
+        ]
+        for elements, _ in self._gaps.values():
             elements[:] = [element for element in elements if not isinstance(element, _Removed)]
         dropped = [place for place in drops if self._drop(place, outcomes)]
         return Folded(self._wanted, outcomes, dropped, self._keyed)
@@ -235,7 +242,7 @@ class _Fold:
         assert isinstance(elements, list)
         assert isinstance(position, int)
         elements[position] = _Removed("0")
-        self._with_gaps.append(elements)
+        self._gaps[place] = elements, position
 
     def _retain(self, place: Place) -> None:
         """Make `wanted` like `live` at `place`, as far as its surroundings are still there."""
@@ -247,6 +254,21 @@ class _Fold:
                 self._take(place)
         except RuleError:
             return
+
+    def _accept_settled(self, outcome: Outcome) -> Outcome:
+        """Take for wanted what the server is known to make of it, where the target still shows that."""
+        if not outcome.wish.marks:
+            return outcome
+        wanted = look(self._wanted, outcome.place)
+        accepted, marks = accept(outcome.wish.marks, wanted, look(self._live, outcome.place))
+        if isinstance(accepted, Absent):
+            take(self._wanted, outcome.place)
+        elif isinstance(wanted, Absent) and outcome.place in self._gaps:
+            elements, position = self._gaps[outcome.place]
+            elements[position] = copy(accepted)
+        elif isinstance(wanted, Absent) or not equal(accepted, wanted):
+            put(self._wanted, outcome.place, copy(accepted))
+        return replace(outcome, marks=marks)
 
     def _accept_amounts(self, live: Plain, wanted: Plain, fields: Fields) -> Plain:
         """Take amounts as the target has them where it has the wanted ones, written in another way."""

@@ -21,6 +21,7 @@ from controllers.copier.values import Plain, encode
 from informers import ObjectRef
 
 Identity: TypeAlias = tuple[str, str]  # operation and destination: what makes it the same rule as before
+Leaf: TypeAlias = tuple[str | int, ...]  # keys and list positions below the place of a rule
 
 _KEY: Final = secrets.token_bytes(32)
 
@@ -45,13 +46,27 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """What the server made of a value that it took: another value, which is in sync; or nothing (`error`)."""
+class Mark:
+    """One value that the server did not keep as it was sent, both as fingerprints; `b""` is nothing."""
 
     sent: bytes
     observed: bytes
-    error: RuleError | None = None
-    retry_at: float | None = None
+    is_lost: bool  # nothing of it was kept
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What the server made of what a rule sent: of each value, by where it is below the rule's place."""
+
+    text: str  # of the rule
+    marks: Mapping[Leaf, Mark]
+    schema: str = ""  # what the kind's schema was then; it is tried again under another one
+    retry_at: float = float("inf")
+
+    @property
+    def has_lost(self) -> bool:
+        """Tell whether the server did not keep something."""
+        return any(mark.is_lost for mark in self.marks.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ from informers import (
 
 _FIRST_SYNC_WAIT: Final = 10.0
 _INCOMPLETE_WAIT: Final = (5.0, 30.0)
+_SCHEMA_WAIT: Final = 10.0  # no event tells of another schema; that it is the same is known without asking
 _MANAGED_FIELDS: Final = (Key("metadata"), Key("managedFields"))
 
 _log = logging.getLogger(__name__)
@@ -232,7 +233,8 @@ class Copier:
     def _draft(self, target: Object, turns: Sequence[Turn], memory: Memory) -> tuple[Draft, Sequence[Leaving]]:
         """Fold all rules over the target, and take away what has lost its reason to be there."""
         live = decode(target.raw)
-        self.writer.hold_back(turns, memory, live, target.ref.gvr)
+        schema = self.schemas.of(target.ref)
+        self.writer.hold_back(turns, memory, live, schema)
         staying = paths_that_stay(memory, turns)
         leavings = self._leavings(target, turns, memory, live)
         if leavings:
@@ -243,7 +245,6 @@ class Copier:
                 judge(leavings, live, record, staying, target.ref.gvr)
                 take(live, _MANAGED_FIELDS)
         kept = [to for identity, to in staying.items() if all(turn.identity != identity for turn in turns)]
-        schema = self.schemas.of(target.ref)
         draft = make_draft(live, target, turns, schema, leavings, kept)
         if self.writer.hold_changes(draft, turns, memory):
             draft = make_draft(live, target, turns, schema, leavings, kept)
@@ -337,8 +338,11 @@ class Copier:
             contest = memory.contests.get(turn.identity)
             if contest is not None and contest.is_on:
                 times.append(contest.held_until if contest.is_flipped else contest.ends_at)
+            settled = memory.settled.get(turn.identity)
+            if settled is not None and settled.has_lost:
+                times.append(min(settled.retry_at, now + _SCHEMA_WAIT))
             if turn.error is None:
                 continue
-            known = (memory.stalls.get(turn.identity), memory.settled.get(turn.identity), memory.forbidden)
+            known = (memory.stalls.get(turn.identity), memory.forbidden)
             times.extend(each.retry_at for each in known if each and each.error is turn.error and each.retry_at)
         return Result(requeue_after=max(min(times) - now, 0.01)) if times else Result()

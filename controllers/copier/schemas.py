@@ -56,10 +56,15 @@ class Schema:
     Questions raise `RuleError` (`SchemaUnavailable`) when nobody can tell now.
     """
 
-    def __init__(self, gvr: GVR, load: Callable[[], Kind]) -> None:
+    def __init__(self, gvr: GVR, load: Callable[[], Kind], hash_of: Callable[[], str]) -> None:
         self._gvr = gvr
         self._load = load
+        self._hash_of = hash_of
         self._kind: Kind | None = None
+
+    def hash(self) -> str:
+        """Return what is another text when something else is published; `""` when nobody can tell now."""
+        return self._hash_of()
 
     def check_strategic(self, place: Place) -> None:
         """Raise `RuleError` (`StrategicMergeUnsupported`) unless what is at `place` can be merged strategically."""
@@ -127,12 +132,11 @@ class Schemas:
 
     def of(self, ref: ObjectRef) -> Schema:
         """Return what is published about the kind of an object; nothing is asked yet."""
-        return Schema(ref.gvr, lambda: self._load(ref.cluster, ref.gvr))
+        return Schema(ref.gvr, lambda: self._load(ref.cluster, ref.gvr), lambda: self._hash_of(ref.cluster, ref.gvr))
 
-    def hash_of(self, ref: ObjectRef) -> str:
-        """Return what is another text when something else is published; `""` when nobody can tell now."""
+    def _hash_of(self, cluster: str, gvr: GVR) -> str:
         try:
-            return self._mapper(ref.cluster).openapi_hash(ref.gvr.group, ref.gvr.version)
+            return self._mapper(cluster).openapi_hash(gvr.group, gvr.version)
         except InformersError:
             return ""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from controllers.copier.compute import Wish
 from controllers.copier.consent import Consent
-from controllers.copier.memory import Identity, fingerprint
+from controllers.copier.memory import Identity, Settled, fingerprint
 from controllers.copier.paths import Path
 from controllers.copier.problems import RuleError
 from controllers.copier.rules import Operation, Rule
@@ -27,8 +27,9 @@ class Turn:
     consent: Consent | None = None  # None: it was not asked yet, as something else is wrong before
     found: Found | None = None
     error: RuleError | None = None
-    lack: RuleError | None = None  # its source is missing, and a default stands in
+    lack: RuleError | None = None  # it delivers, but not what it was meant to, or not all of it arrives
     is_leaving: bool = False  # its source is missing, and what it wrote goes with it
+    settled: Settled | None = None  # what the server is known to make of what it writes
     is_quiet: bool = False  # held without a word: it waits for a first list
 
     @property
@@ -49,7 +50,8 @@ class Turn:
         value = self.found.value if self.delivers and self.found is not None else None
         if self.rule is None:  # it could not be read, but what it would do to which path is known
             return Wish(self.id, self.to, value, Operation(self.identity[0]))
-        return Wish(self.id, self.to, value, self.rule.operation, self.rule.conversion.excepts)
+        marks = {} if self.settled is None else self.settled.marks
+        return Wish(self.id, self.to, value, self.rule.operation, self.rule.conversion.excepts, marks)
 
     def attempt(self, content: bytes) -> bytes:
         """What stays equal as long as sending it again would be the same request."""

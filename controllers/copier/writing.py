@@ -14,18 +14,17 @@ from typing import Final
 from controllers.copier import answers
 from controllers.copier.compute import Document, Folded, Outcome, Patch, Wish, build_patch, fold
 from controllers.copier.contest import Contest
-from controllers.copier.kinds import string_maps_of
 from controllers.copier.leaving import Leaving
-from controllers.copier.memory import Memory, Settled, Stall, fingerprint
+from controllers.copier.memory import Leaf, Memory, Settled, Stall, fingerprint
 from controllers.copier.metering import Cause, Meter, Sent
 from controllers.copier.ownership import managers_of, read_record
-from controllers.copier.paths import Absent, Path, Place, locate, look, show
+from controllers.copier.paths import Absent, Key, Path, Place, concrete, look, show
+from controllers.copier.persisted import judge, not_persisted
 from controllers.copier.problems import RuleError
 from controllers.copier.schemas import Schema
 from controllers.copier.turns import Turn
 from controllers.copier.values import Plain, decode, equal
 from informers import (
-    GVR,
     APIError,
     Client,
     Clock,
@@ -99,7 +98,9 @@ def make_draft(
     draft = _drafted(target.ref, target.uid, target.resource_version, live, wishes, drops, schema)
     for turn in turns:
         if turn.id in draft.outcomes:
-            turn.error = turn.error or draft.outcomes[turn.id].error
+            outcome = draft.outcomes[turn.id]
+            turn.error = turn.error or outcome.error
+            turn.lack = turn.lack or not_persisted(outcome.place, outcome.marks)
     for leaving in leavings:
         leaving.drops = tuple(place for place in leaving.drops if place in draft.folded.dropped)
     return draft
@@ -148,13 +149,13 @@ class Writer:
         except NotFoundError as error:
             raise TargetGoneError from error
 
-    def hold_back(self, turns: Iterable[Turn], memory: Memory, live: Document, gvr: GVR) -> None:
+    def hold_back(self, turns: Iterable[Turn], memory: Memory, live: Document, schema: Schema) -> None:
         """Keep back what the server has refused, or made something else of, as long as it would be the same again."""
         content = _content(live) if memory.stalls else b""
         for turn in turns:
             if turn.found is not None and turn.error is None:
                 self._hold_stalled(turn, memory, content)
-                self._hold_settled(turn, memory, live, gvr)
+                self._hold_settled(turn, memory, schema)
 
     def _hold_stalled(self, turn: Turn, memory: Memory, content: bytes) -> None:
         stall = memory.stalls.get(turn.identity)
@@ -165,20 +166,21 @@ class Writer:
         elif stall.retry_at is None or self.clock.monotonic() < stall.retry_at:
             turn.error = stall.error
 
-    def _hold_settled(self, turn: Turn, memory: Memory, live: Document, gvr: GVR) -> None:
+    def _hold_settled(self, turn: Turn, memory: Memory, schema: Schema) -> None:
         settled = memory.settled.get(turn.identity)
         if settled is None or turn.error is not None:
             return
-        assert turn.to is not None
-        assert turn.found is not None
-        is_due = settled.retry_at is not None and self.clock.monotonic() >= settled.retry_at
-        if is_due or fingerprint(turn.found.value.plain) != settled.sent:
+        assert turn.rule is not None
+        if settled.text != turn.rule.text:
             del memory.settled[turn.identity]
-        elif settled.error is not None:
-            turn.error = settled.error
-        else:
-            observed = look(live, locate(live, turn.to, string_maps_of(gvr)))
-            turn.is_quiet = not isinstance(observed, Absent) and fingerprint(observed) == settled.observed
+            return
+        if settled.has_lost:
+            present = schema.hash()
+            is_other = bool(present and settled.schema) and present != settled.schema
+            if is_other or self.clock.monotonic() >= settled.retry_at:
+                kept = {leaf: mark for leaf, mark in settled.marks.items() if not mark.is_lost}
+                settled = memory.settled[turn.identity] = Settled(settled.text, kept)
+        turn.settled = settled
 
     def is_waiting_for_right(self, memory: Memory) -> bool:
         """Tell whether it is too early to ask again whether the target may be written."""
@@ -344,21 +346,28 @@ class Writer:
         """Remember what the server made of values, where it is not what was sent."""
         for turn in changed:
             memory.stalls.pop(turn.identity, None)
-            place = draft.outcomes[turn.id].place
-            observed = look(answer, place)
-            if turn.found is None or _equal(observed, look(draft.folded.wanted, place)):
-                memory.settled.pop(turn.identity, None)
+            outcome = draft.outcomes[turn.id]
+            if turn.rule is None:
                 continue
-            is_lost = isinstance(observed, Absent) or _equal(observed, look(draft.live, place))
-            if is_lost:
-                text = f"{show(place)}: the server accepted the write but did not keep it; see its schema and webhooks"
-                turn.error = RuleError("NotPersisted", text)
-            memory.settled[turn.identity] = Settled(
-                fingerprint(turn.found.value.plain),
-                b"" if isinstance(observed, Absent) else fingerprint(observed),
-                turn.error,
-                self.clock.monotonic() + _NOT_PERSISTED_WAIT if is_lost else None,
+            at = outcome.place
+            before, after = look(draft.live, at), look(answer, at)
+            new = judge(look(draft.folded.wanted, at), before, after)
+            others = [leaf for each in draft.outcomes.values() if (leaf := _below(at, each.place, draft.folded.wanted))]
+            marks = {leaf: mark for leaf, mark in new.items() if not any(leaf[: len(each)] == each for each in others)}
+            marks |= outcome.marks
+            memory.settled.pop(turn.identity, None)
+            if not marks:
+                continue
+            problem = not_persisted(at, marks)
+            lost_until = self.clock.monotonic() + _NOT_PERSISTED_WAIT
+            memory.settled[turn.identity] = (
+                Settled(turn.rule.text, marks)
+                if problem is None
+                else Settled(turn.rule.text, marks, draft.schema.hash(), lost_until)
             )
+            turn.lack = problem or turn.lack
+            if problem is not None and _equal(before, after):
+                turn.error = problem
 
     def _note_written(self, group: _Group, memory: Memory) -> None:
         now = self.clock.monotonic()
@@ -405,6 +414,20 @@ def _groups(draft: Draft, whole: _Group) -> Sequence[_Group]:
         groups.setdefault(turn.id if turn.source is None else (turn.source, parent), []).append(turn)
     leavings = [each for each in whole.leavings if each.drops]
     return (*map(_Group, groups.values()), *(_Group((), [leaving]) for leaving in leavings))
+
+
+def _below(place: Place, other: Place, document: Document) -> Leaf:
+    """Name where a place is below another one, as far as that can be told; `()` if it is not."""
+    leaf: list[str | int] = []
+    for position in range(len(place), len(other) if other[: len(place)] == place else 0):
+        step = other[position]
+        if isinstance(step, Key):
+            leaf.append(step.name)
+        elif isinstance(look(document, other[: position + 1]), Absent):
+            break
+        else:
+            leaf.append(concrete(document, other[: position + 1])[-1])
+    return tuple(leaf)
 
 
 def _content(live: Document) -> bytes:

@@ -21,6 +21,7 @@ from controllers.copier.sources import Policy
 from controllers.copier.writing import Writer
 from informers import (
     GVR,
+    JSON,
     AmbiguousKindError,
     APIError,
     Cause,
@@ -69,6 +70,8 @@ class FakeMapper:
 
     unknown: set[str] = field(default_factory=set)
     is_lost: bool = False
+    schema_hash: str = ""  # "": nothing is published
+    schema_error: InformersError | None = None
 
     def resolve(self, text: str) -> Resource:
         if text == "ambiguous":
@@ -84,6 +87,16 @@ class FakeMapper:
 
     def problems(self) -> Mapping[str, InformersError]:
         return {}
+
+    def openapi_hash(self, group: str, version: str) -> str:
+        if self.schema_error is not None:
+            raise self.schema_error
+        if not self.schema_hash:
+            raise UnknownKindError("none", text=f"{group}/{version}")
+        return self.schema_hash
+
+    def openapi(self, _group: str, _version: str) -> Mapping[str, JSON]:
+        return {"openapi": "3.0.0"}
 
 
 class World:

@@ -30,7 +30,7 @@ def deployments() -> Schema:
     document = openapi.document(Kinds(), "apps", "v1")
     assert document is not None
     kind = read_kind(document, DEPLOYMENTS)
-    return Schema(DEPLOYMENTS, lambda: kind)
+    return Schema(DEPLOYMENTS, lambda: kind, str)
 
 
 def plain(value: Any) -> Plain:
@@ -335,7 +335,7 @@ def test_a_path_below_a_field_without_schema_is_unsupported() -> None:
 
 
 def test_a_kind_without_the_media_type_is_unsupported() -> None:
-    schema = Schema(WIDGETS, lambda: read_kind({"paths": {}}, WIDGETS))
+    schema = Schema(WIDGETS, lambda: read_kind({"paths": {}}, WIDGETS), str)
 
     text = error_of(merged({}, {"a": "b"}, schema=schema), "StrategicMergeUnsupported")
 
@@ -383,7 +383,7 @@ def test_the_schema_is_not_asked_for_when_nothing_depends_on_it() -> None:
     texts = {"data.n": "1", "spec.n": "2", "spec.m": "x"}
     wishes = [Wish(text, parse_path(text), Value(value)) for text, value in texts.items()]
 
-    folded = fold(live, wishes, GVR("", "v1", "configmaps"), schema=Schema(WIDGETS, never))
+    folded = fold(live, wishes, GVR("", "v1", "configmaps"), schema=Schema(WIDGETS, never, never))
 
     assert folded.wanted == {"data": {"n": "1"}, "spec": {"n": "2", "m": "x"}}
 

@@ -148,7 +148,7 @@ def test_a_document_is_read_once_until_there_is_another(known: Schemas, mapper: 
     mapper.hash, mapper.document = "2", document_of("new")
 
     assert is_mergeable(known.of(WIDGET), "spec.new")
-    assert known.hash_of(WIDGET) == "2"
+    assert known.of(WIDGET).hash() == "2"
     assert mapper.read == 2
 
 
@@ -162,7 +162,7 @@ def test_what_cannot_be_read_is_waited_for_and_asked_for_again_after_a_while(
         assert raised.value.state is State.WAITING
         assert raised.value.text == "the OpenAPI of example.io/v1 cannot be read: 503 ServiceUnavailable"
     assert mapper.asked == 1
-    assert known.hash_of(WIDGET) == ""
+    assert known.of(WIDGET).hash() == ""
 
     mapper.error = None
     clock.advance(5)
@@ -183,8 +183,8 @@ def test_a_type_may_refer_to_itself() -> None:
 
     kind = read_kind(document, WIDGET.gvr)
 
-    assert is_mergeable(Schema(WIDGET.gvr, lambda: kind), "next.next.next")
-    assert not is_mergeable(Schema(WIDGET.gvr, lambda: kind), "next.other")
+    assert is_mergeable(Schema(WIDGET.gvr, lambda: kind, str), "next.next.next")
+    assert not is_mergeable(Schema(WIDGET.gvr, lambda: kind, str), "next.other")
 
 
 # --- amounts -----------------------------------------------------------------------------------------------------

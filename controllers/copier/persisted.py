@@ -1,0 +1,114 @@
+"""Compare what was sent with what came back: kept, written in another way, or lost, value by value. Pure.
+
+A server may write a value in its own way (`2048Mi` comes back as `2Gi`), which is in sync from then on; or it takes
+a request and keeps nothing of a value, because a schema does not know it or a webhook puts it back, and then sending
+it again is of no use. Inside of maps, and of lists of one length, this is told of each value by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from controllers.copier.memory import Leaf, Mark, fingerprint
+from controllers.copier.paths import ABSENT, Absent, Index, Key, Place, show
+from controllers.copier.problems import RuleError
+from controllers.copier.values import Plain, equal
+
+_MOST_NAMED: Final = 10
+
+
+def judge(sent: Plain | Absent, before: Plain | Absent, after: Plain | Absent) -> Mapping[Leaf, Mark]:
+    """Mark each value that is not there as it was sent; `before` is what was there before."""
+    return dict(_judged(sent, before, after, ()))
+
+
+def _judged(
+    sent: Plain | Absent, before: Plain | Absent, after: Plain | Absent, leaf: Leaf
+) -> Iterator[tuple[Leaf, Mark]]:
+    if _same(sent, after):
+        return
+    below = _parts(sent, after)
+    if below is None:
+        yield leaf, Mark(_print(sent), _print(after), is_lost=_is_lost(sent, before, after))
+        return
+    for step in below:
+        yield from _judged(_part(sent, step), _part(before, step), _part(after, step), (*leaf, step))
+
+
+def _is_lost(sent: Plain | Absent, before: Plain | Absent, after: Plain | Absent) -> bool:
+    if isinstance(sent, Absent):
+        return _same(after, before)
+    if isinstance(after, Absent):
+        return sent is not None and sent not in ({}, [])  # these are often written as nothing
+    return _same(after, before) and not _same(sent, before)
+
+
+def accept(
+    marks: Mapping[Leaf, Mark], wanted: Plain | Absent, live: Plain | Absent
+) -> tuple[Plain | Absent, Mapping[Leaf, Mark]]:
+    """Return what is wanted with all that is marked as the target has it, and the marks that still count."""
+    used: dict[Leaf, Mark] = {}
+    return _accepted(marks, wanted, live, (), used), used
+
+
+def _accepted(
+    marks: Mapping[Leaf, Mark], wanted: Plain | Absent, live: Plain | Absent, leaf: Leaf, used: dict[Leaf, Mark]
+) -> Plain | Absent:
+    if _same(wanted, live):
+        return wanted
+    mark = marks.get(leaf)
+    if mark is not None and mark.sent == _print(wanted) and (mark.is_lost or mark.observed == _print(live)):
+        used[leaf] = mark
+        return live
+    below = _parts(wanted, live)
+    if below is None or not any(each[: len(leaf)] == leaf for each in marks):
+        return wanted
+    parts = {step: _accepted(marks, _part(wanted, step), _part(live, step), (*leaf, step), used) for step in below}
+    if isinstance(wanted, list):
+        return [part for part in parts.values() if not isinstance(part, Absent)]
+    return {str(step): part for step, part in parts.items() if not isinstance(part, Absent)}
+
+
+def not_persisted(place: Place, marks: Mapping[Leaf, Mark]) -> RuleError | None:
+    """Say which values the server does not keep, None if it keeps all."""
+    lost = sorted(show((*place, *_steps(leaf))) for leaf, mark in marks.items() if mark.is_lost)
+    if not lost:
+        return None
+    more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
+    return RuleError(
+        "NotPersisted",
+        f"{', '.join(lost[:_MOST_NAMED])}{more}: the server accepted the write but did not keep it; "
+        "see its schema and webhooks",
+    )
+
+
+def _steps(leaf: Leaf) -> Place:
+    return tuple(Key(step) if isinstance(step, str) else Index(step) for step in leaf)
+
+
+def _parts(one: Plain | Absent, other: Plain | Absent) -> Sequence[str | int] | None:
+    """Name the parts that two values are compared by, None if they are compared as a whole."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return list(dict.fromkeys((*one, *other)))
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return range(len(one))
+    return None
+
+
+def _part(value: Plain | Absent, step: str | int) -> Plain | Absent:
+    if isinstance(value, dict) and isinstance(step, str):
+        return value.get(step, ABSENT)
+    if isinstance(value, list) and isinstance(step, int) and step < len(value):
+        return value[step]
+    return ABSENT
+
+
+def _same(one: Plain | Absent, other: Plain | Absent) -> bool:
+    if isinstance(one, Absent) or isinstance(other, Absent):
+        return one is other
+    return equal(one, other)
+
+
+def _print(value: Plain | Absent) -> bytes:
+    return b"" if isinstance(value, Absent) else fingerprint(value)
