@@ -7,9 +7,11 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from controllers.copier.consent import CrossNamespace
 from controllers.copier.guards import Guard
@@ -17,7 +19,7 @@ from controllers.copier.kinds import check_resource_text, is_full_form, is_guard
 from controllers.copier.metering import Meter
 from controllers.copier.namespaces import NAMESPACES, Namespaces
 from controllers.copier.readiness import why_unready
-from controllers.copier.reconciler import Copier
+from controllers.copier.reconciler import Copier, show_nobody
 from controllers.copier.rings import Rings
 from controllers.copier.rules import Fate, has_rules
 from controllers.copier.schemas import Schemas
@@ -37,6 +39,9 @@ from informers import (
     comma_list,
     fields,
 )
+
+if TYPE_CHECKING:
+    from controllers.copier.dryrun import DryRun
 
 PROGRAM: Final = "k8s-copier"
 
@@ -186,8 +191,8 @@ def check_arguments(parser: FlagParser, options: argparse.Namespace) -> None:
         options.leader_elect = False
         options.http_address = options.http_address or "off"
     if isinstance(options.log_level, _Default):
-        quiet = "warning" if options.form is not Form.RUN else options.log_level
-        options.log_level = "debug" if options.v >= _DEBUG_VERBOSITY else str(quiet)
+        usual = options.log_level if options.form is Form.RUN else "error"  # a report tells the rest
+        options.log_level = "debug" if options.v >= _DEBUG_VERBOSITY else str(usual)
 
 
 def _check_run(parser: FlagParser, options: argparse.Namespace) -> None:
@@ -241,7 +246,9 @@ def run_offline(options: argparse.Namespace) -> int | None:
     """Explain without a cluster, if that is asked for."""
     if not options.offline:
         return None
-    raise ConfigError("--offline is not there yet")
+    from controllers.copier.explain import explain_offline
+
+    return explain_offline(options, policy_of(options, {}))
 
 
 def setup(manager: Manager, options: argparse.Namespace) -> None:
@@ -271,6 +278,7 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
     policy = policy_of(options, manager.cluster_names())
     guard = Guard(manager.mapper, tuple(filter(is_full_form, options.target)), manager.lease())
     rings = Rings(listers, manager.mapper, policy, guard)
+    trial = _trial(manager, policy) if options.form is Form.DRY_RUN else None
     copier = Copier(
         writer=Writer(manager.client, clock, meter),
         events=manager.events,
@@ -284,10 +292,11 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
         meter=meter,
         rings=rings,
         guard=guard,
+        show=show_nobody if trial is None else trial.show,
     )
     controller = manager.add_controller(
         "copier",
-        copier.reconcile,
+        copier.reconcile if trial is None else trial.once(copier.reconcile),
         primary=selections,
         dependencies=graph,
         workers=options.workers,
@@ -296,12 +305,29 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
     )
     rings.wake = controller.enqueue
     rings.listen()
+    if trial is not None:
+        options.trial = partial(trial.run, manager, targets, lambda: why_unready(targets, mappers))
+
+
+def _trial(manager: Manager, policy: Policy) -> DryRun:
+    from controllers.copier.dryrun import DryRun
+    from controllers.copier.explain import check_reachable
+
+    check_reachable(manager)
+    return DryRun(manager.mapper, policy, manager.clock)
 
 
 def main(manager: Manager, options: argparse.Namespace) -> int:
     """Run until stopped, or report once; return the exit status."""
-    if options.form is not Form.RUN:
-        raise ConfigError(f"{options.form} is not there yet")
+    if options.form is Form.EXPLAIN:
+        from controllers.copier.explain import explain
+
+        with closing(manager):
+            return explain(manager, options, policy_of(options, manager.cluster_names()))
+    if options.form is Form.DRY_RUN:
+        from controllers.copier.explain import tell
+
+        return tell(options.trial(), options.output)
     manager.run()
     return 0
 

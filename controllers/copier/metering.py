@@ -103,7 +103,7 @@ class Meter:
         found: dict[str, float] = {}
         with self._lock:
             for source, readers in self._readers.items():
-                found[source.cluster] = max(found.get(source.cluster, 0), readers)
+                found[source.cluster] = max(found.get(source.cluster, 0.0), float(readers))
         return found
 
     # --- how things are ---

@@ -306,24 +306,27 @@ def name_of(step: Step) -> str | None:
 
 def find(document: Plain, path: Path, string_maps: StringMaps = NO_STRING_MAPS) -> Place | None:
     """Return the reading of `path` in which every step exists, longest keys first; None if there is none."""
+    return next(readings(document, path, string_maps), None)
 
-    def walk(node: Plain, at: int, place: Place, above: tuple[str, ...]) -> Place | None:
+
+def readings(document: Plain, path: Path, string_maps: StringMaps = NO_STRING_MAPS) -> Iterator[Place]:
+    """Yield the readings of `path` in which every step exists, the one that counts first."""
+
+    def walk(node: Plain, at: int, place: Place, above: tuple[str, ...]) -> Iterator[Place]:
         if at == len(path.steps):
-            return place
+            yield place
+            return
         step = path.steps[at]
         if isinstance(step, Index | Selector):
             try:
                 child = _element(node, step)
             except _StuckError:
-                return None
-            return walk(child, at + 1, (*place, step), _ELSEWHERE)
-        if isinstance(node, dict):
+                return
+            yield from walk(child, at + 1, (*place, step), _ELSEWHERE)
+        elif isinstance(node, dict):
             for name, following in _keys_at(path.steps, at, above, string_maps):
                 if name in node:
-                    found = walk(node[name], following, (*place, Key(name)), _enter(above, name, string_maps))
-                    if found is not None:
-                        return found
-        return None
+                    yield from walk(node[name], following, (*place, Key(name)), _enter(above, name, string_maps))
 
     return walk(document, 0, (), ())
 

@@ -63,7 +63,7 @@ from informers import (
 _FIRST_SYNC_WAIT: Final = 10.0
 _INCOMPLETE_WAIT: Final = (5.0, 30.0)
 _SCHEMA_WAIT: Final = 10.0  # no event tells of another schema; that it is the same is known without asking
-_MANAGED_FIELDS: Final = (Key("metadata"), Key("managedFields"))
+MANAGED_FIELDS: Final = (Key("metadata"), Key("managedFields"))
 
 _log = logging.getLogger(__name__)
 
@@ -76,9 +76,10 @@ class Look:
     whom: Target
     turns: Sequence[Turn]
     draft: Draft | None  # None when the target could not be read
+    leavings: Sequence[Leaving] = ()
 
 
-def _show_nobody(_look: Look) -> None:
+def show_nobody(_look: Look) -> None:
     """Leave it at Events, logs and metrics."""
 
 
@@ -98,7 +99,7 @@ class Copier:
     meter: Meter
     rings: Rings
     guard: Guard
-    show: Callable[[Look], None] = _show_nobody
+    show: Callable[[Look], None] = show_nobody
     memories: Memories = field(default_factory=Memories)
     conditions: Conditions = field(default_factory=Conditions)
 
@@ -227,7 +228,7 @@ class Copier:
             self.meter.in_sync(target.cluster)
         self._settle_leavings(target, leavings, memory)
         note_given(turns, draft.outcomes, draft.folded.keyed, live, memory)
-        self._show(Look(target, whom, turns, draft))
+        self._show(Look(target, whom, turns, draft, leavings))
         return self._next_look(turns, memory)
 
     def _draft(self, target: Object, turns: Sequence[Turn], memory: Memory) -> tuple[Draft, Sequence[Leaving]]:
@@ -241,9 +242,9 @@ class Copier:
             found = self._look_live(target, leavings)
             if found is not None:
                 target, live = found, decode(found.raw)
-                record = read_record(look(live, _MANAGED_FIELDS), FIELD_MANAGER)
+                record = read_record(look(live, MANAGED_FIELDS), FIELD_MANAGER)
                 judge(leavings, live, record, staying, target.ref.gvr)
-                take(live, _MANAGED_FIELDS)
+                take(live, MANAGED_FIELDS)
         kept = [to for identity, to in staying.items() if all(turn.identity != identity for turn in turns)]
         draft = make_draft(live, target, turns, schema, leavings, kept)
         if self.writer.hold_changes(draft, turns, memory):

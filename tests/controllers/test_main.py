@@ -82,7 +82,7 @@ def test_what_is_asked_for_is_known_after_parsing() -> None:
 def test_a_report_takes_no_lease_and_serves_no_health_unless_told_to() -> None:
     for words in (("explain", "cm", "c"), ("-t=cm", "--dry-run", "--leader-elect")):
         options = parse(*words)
-        assert (options.leader_elect, options.http_address, options.log_level) == (False, "off", "warning")
+        assert (options.leader_elect, options.http_address, options.log_level) == (False, "off", "error")
     assert parse("-t=cm", "--dry-run", "--http-address=:8080", "-v=4").http_address == ":8080"
 
 
