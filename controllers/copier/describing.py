@@ -17,7 +17,7 @@ from controllers.copier.problems import RuleError, State
 from controllers.copier.reconciler import Look
 from controllers.copier.report import Action, Origin, PatchLine, Permission, RuleLine, TargetLines, order_of
 from controllers.copier.rules import LONG_FORM, Operation, Rule, Source
-from controllers.copier.sources import Mappers, Policy, cluster_of, is_raw_base64
+from controllers.copier.sources import Mappers, Policy, cluster_of, missing_option
 from controllers.copier.turns import Turn
 from controllers.copier.values import Plain, Value, decode, describe
 from controllers.copier.writing import Draft
@@ -157,9 +157,9 @@ def _notes(turn: Turn, look: Look, mapper: Mappers) -> Iterator[str]:
         yield "what leaves the source later stays in the target; only directives such as $patch: delete remove"
     if turn.found is not None and look.draft is not None and turn.error is None:
         outcome = look.draft.outcomes.get(turn.id)
-        converts = rule.conversion.decode or rule.conversion.encode
-        if outcome is not None and not converts and is_raw_base64(turn.found, outcome.place, look.whom):
-            yield "base64 text is copied as it is; decode: base64 or encode: base64 in rules converts it"
+        option = "" if outcome is None else missing_option(rule, turn.found, outcome.place, look.whom)
+        if option:
+            yield f"the data of a Secret is base64, and is copied as it is; {option}: base64 in a rules entry {option}s it"
     if not turn.id.startswith(f"{LONG_FORM}["):
         yield from _old_notes(rule, turn)
 

@@ -355,7 +355,7 @@ def test_a_ring_is_one_of_the_rules_in_the_file_not_of_those_before(world: World
         ({"replace-data.k": "cm:prod/s:data.k"}, {}, "the k8s-copier of 2019 asked for no consent"),
         ({"replace-spec.k": "json:null"}, {}, "json:null stores a null, and did nothing in 2019"),
         ({"replace-status.k": "json:1"}, {}, "the k8s-copier of 2019 wrote to status"),
-        ({"replace-data.k": "secret:s:data.k"}, {}, "base64 text is copied as it is"),
+        ({"replace-data.k": "secret:s:data.k"}, {}, "decode: base64 in a rules entry decodes it"),
         ({"strategic-merge-spec": "json:{}"}, {}, "what leaves the source later stays in the target"),
         (
             {"replace-spec.a.b": "json:1"},
