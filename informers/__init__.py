@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from informers.api.client import Client, PatchKind
     from informers.api.clusters import Clusters
     from informers.api.fence import Fence
+    from informers.api.fetch import TLSOptions, fetch
     from informers.api.kubeconfig import ClientConfig
     from informers.api.restmapper import RESTMapper
     from informers.backoff import Backoff
@@ -92,6 +93,7 @@ _HOMES = {
     "informers.api.client": ("Client", "PatchKind"),
     "informers.api.clusters": ("Clusters",),
     "informers.api.fence": ("Fence",),
+    "informers.api.fetch": ("TLSOptions", "fetch"),
     "informers.api.kubeconfig": ("ClientConfig",),
     "informers.api.restmapper": ("RESTMapper",),
     "informers.api.calls": ("Response",),
@@ -198,6 +200,7 @@ __all__ = [
     "StaleCacheError",
     "Stop",
     "SystemClock",
+    "TLSOptions",
     "TerminalError",
     "TooManyRequestsError",
     "Transform",
@@ -208,6 +211,7 @@ __all__ = [
     "comma_list",
     "configure_logging",
     "duration",
+    "fetch",
     "fields",
     "metrics",
     "owner_reference",

@@ -42,21 +42,24 @@ _connections = metrics.gauge("informers_connections_open", "Connections to API s
 
 
 class Dialer:
-    """Opens connections to one server: addresses, proxy, TLS. One TLS context for all, until its files change."""
+    """Opens connections to one server: addresses, proxy, TLS. One TLS context for all, until its files change.
 
-    def __init__(self, config: ClientConfig, *, cluster: str, clock: Clock) -> None:
+    Without a cluster it is not an API server: no proxy is looked for, and its connections are not counted.
+    """
+
+    def __init__(self, config: ClientConfig, *, cluster: str | None, clock: Clock) -> None:
         parts = urlsplit(config.server)
         self._cluster = cluster
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._name = config.server_name or self._host
-        self._tls = TLSContexts(config, cluster=cluster, clock=clock) if parts.scheme == "https" else None
+        self._tls = TLSContexts(config, cluster=cluster or "", clock=clock) if parts.scheme == "https" else None
         self._is_strict = config.strict_x509
         self._authority = f"the certificate-authority of {config.source}" if config.ca_data or config.ca_file else ""
-        self._proxy = find_proxy(config, parts.scheme, self._host, self._port)
+        self._proxy = None if cluster is None else find_proxy(config, parts.scheme, self._host, self._port)
         self._proxy_tls = ssl.create_default_context() if self._proxy and self._proxy.is_https else None
         if config.insecure and self._tls is not None:
-            _log.warning("TLS certificates are not verified", extra=fields(server=config.server, cluster=cluster))
+            _log.warning("TLS certificates are not verified", extra=fields(server=config.server, cluster=cluster or ""))
 
     def epoch(self, shown: ClientCertificate | None = None) -> int:
         """Return a number that is higher once certificates have changed: older connections are not used again then."""
@@ -275,7 +278,7 @@ class _Countdown:
 class Wire:
     """One connection. One thread uses it; any thread may shut it."""
 
-    def __init__(self, sock: _Socket, cluster: str) -> None:
+    def __init__(self, sock: _Socket, cluster: str | None) -> None:
         self._sock = sock
         self._cluster = cluster
         self._lock = (
@@ -287,7 +290,8 @@ class Wire:
         self.sent = 0  # bytes of the present request
         self.idle_since = 0.0
         self.epoch = 0  # which certificates it was opened with
-        _connections.add(cluster=cluster)
+        if cluster is not None:
+            _connections.add(cluster=cluster)
 
     @property
     def sock(self) -> _Socket:
@@ -314,7 +318,7 @@ class Wire:
             was_closed, self._is_closed = self._is_closed, True
             if not was_closed:
                 self._sock.close()
-        if not was_closed:
+        if not was_closed and self._cluster is not None:
             _connections.add(-1, cluster=self._cluster)
 
     def send(self, data: bytes, timeout: Callable[[], float]) -> None:
