@@ -292,10 +292,13 @@ class Story:
 
     def reasons(self, name: str, namespace: str | None = None) -> list[str]:
         """Return the reasons of the Events about an object, oldest first."""
-        found = self.client.list(EVENTS, namespace=namespace or self.namespace)
-        about = [event.thaw() for event in found]
+        return [event["reason"] for event in self.events(name, namespace)]
+
+    def events(self, name: str, namespace: str | None = None) -> list[dict[str, Any]]:
+        """Return the Events about an object, oldest first."""
+        about = [event.thaw() for event in self.client.list(EVENTS, namespace=namespace or self.namespace)]
         mine = [event for event in about if event["involvedObject"]["name"] == name]
-        return [event["reason"] for event in sorted(mine, key=lambda event: str(event.get("eventTime")))]
+        return sorted(mine, key=lambda event: str(event.get("eventTime")))
 
     def in_parallel(self, work: Callable[[Any], object], items: Sequence[Any]) -> None:
         """Do many requests, eight at a time."""

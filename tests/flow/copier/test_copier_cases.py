@@ -5,6 +5,7 @@ A case is a generator: it acts as people do, and yields what it waits for. Its d
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -313,6 +314,53 @@ def consent_may_come_late_and_go_again(case: Case) -> Iterator[Wait]:
     assert "needs the source owner's consent" in mine[0]["why"]
 
 
+def without_consent_nothing_tells_whether_a_source_is_there(case: Case) -> Iterator[Wait]:
+    (other,) = case.story.namespaces
+    case.configmap("yes", {"k": "1"}, namespace=other)
+    targets = {"yes": "t1", "not": "t2"}
+    for name, target in targets.items():
+        rules = {
+            "replace-data.k": f"configmap:{other}/~{name}:data.k",
+            "replace-data.l": f"secret:{other}/~{name}:data.l",
+        }
+        case.configmap(target, rules=rules)
+        yield case.is_told(target, "ConsentMissing")
+    yield from case.quiet()
+
+    def told(name: str, target: str) -> str:
+        assert case.program is not None
+        mine = [
+            line for line in case.program.lines() if line.get("name") == case.of(target) and line["level"] != "debug"
+        ]
+        lines = [[line.get(key) for key in ("level", "msg", "rule", "state", "reason", "why")] for line in mine]
+        events = [[event["reason"], event["message"]] for event in case.story.events(case.of(target))]
+        return json.dumps([lines, events]).replace(f"-{name} ", "-NAME ").replace(f"-{target}", "-TARGET")
+
+    assert told("yes", "t1") == told("not", "t2")
+
+
+def what_names_or_owns_an_object_is_never_written(case: Case) -> Iterator[Wait]:
+    refused = [
+        *("apiVersion", "kind", "metadata", "metadata.name", "metadata.uid", "metadata.ownerReferences", "status"),
+        *("metadata.finalizers", "metadata.managedFields", "metadata.annotations", "status.phase"),
+    ]
+    rules: dict[str, str | None] = {f"replace-{path}": 'json:"x"' for path in refused}
+    spelt = [
+        'metadata["annotations"]',
+        r"metadata.annotations.k8s-copier\.fig\.org/rules",
+        '["metadata"]["name"]',
+        "[kind]",
+    ]
+    rules["rules"] = "".join(f"- {{to: '{path}', value: x}}\n" for path in spelt)
+    target = case.configmap("t", {"own": "x"}, {**rules, "replace-metadata.labels.good": 'json:"x"'})
+    yield lambda: case.story.content(target)["metadata"].get("labels") == {"good": "x"}, "the good one is written"
+    yield case.is_told("t", "Copied", "DeniedDestination")
+    assert case.program is not None
+    told = [line for line in case.program.lines("rule state changed") if line["name"] == case.of("t")]
+    assert len(told) == len(refused) + len(spelt)
+    assert {line["reason"] for line in told} == {"DeniedDestination"}
+
+
 def an_equal_number_is_no_write_and_a_list_element_is_named_in_the_long_form(case: Case) -> Iterator[Wait]:
     equal = case.deployment("equal", {"replace-spec.replicas": "json:3"})
     version = case.version(equal)
@@ -367,6 +415,8 @@ CASES = (
     a_kind_is_found_by_every_name_that_it_has,
     a_cluster_scoped_source_is_read_with_its_consent,
     consent_may_come_late_and_go_again,
+    without_consent_nothing_tells_whether_a_source_is_there,
+    what_names_or_owns_an_object_is_never_written,
     an_equal_number_is_no_write_and_a_list_element_is_named_in_the_long_form,
     an_immutable_target_takes_what_it_can_and_the_rest_is_tried_once,
 )
