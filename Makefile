@@ -10,7 +10,7 @@ export KUBE_INFORMERS_ENVTEST_BIN ?= $(CURDIR)/hack/envtest/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help .venv demo test coverage check envtest-bin envtest update-parity long bench bench-faults constraints clean
+.PHONY: help .venv demo test coverage check envtest-bin envtest update-parity long fuzz bench bench-faults constraints clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[.a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,9 @@ update-parity: .venv ## record the real API server's answers anew, for the embed
 long: .venv ## tests that take many minutes, on both servers; properties by thousands of examples
 	$(PYTEST) -m slow --timeout=7200
 	$(PYTEST) -m "hypothesis and not slow" --hypothesis-profile=thorough --timeout=7200
+
+fuzz: .venv ## look for a text that the copier's parser stumbles over (FUZZ=-max_total_time=60)
+	@$(BIN)/python -m hack.fuzz $(FUZZ)
 
 bench: build/bench/peers/.complete build/bench/client-go ## benchmarks against other libraries, 25 minutes (BENCH=--quick: 5); see hack/bench
 	@$(BIN)/python -m hack.bench $(BENCH)

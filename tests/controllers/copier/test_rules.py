@@ -23,12 +23,32 @@ from controllers.copier.values import Number, Value
 names = st.one_of(
     st.text(max_size=20),
     st.text("ab.-_", max_size=10).map(lambda text: f"{PREFIX}replace-{text}"),
-    st.sampled_from(["merge-a", "rules", "strategic-merge-a.b", "replace-", "replace", "allow-copy-to"]).map(
-        lambda text: PREFIX + text
-    ),
+    st.sampled_from(
+        ["merge-a", "rules", "rules", "rules", "strategic-merge-a.b", "replace-", "replace", "allow-copy-to"]
+    ).map(lambda text: PREFIX + text),
 )
+ITEMS = (
+    "{to: a, value: 1}",
+    "{to: 'b[0]', from: {resource: cm, name: s, path: data.k}, as: integer}",
+    "{op: remove, to: c}",
+    "{op: merge, to: a, value: {b: null}, onSourceMissing: {default: &x [1]}}",
+    "{to: d, to: e, value: *x}",
+    "!!set {a, b}",
+    "{to: [",
+    "'",
+    "9" * 5000,
+    "[" * 70 + "]" * 70,
+    "{" * 300,
+    "{to: f, value: " + "[" * 65 + "]" * 65 + "}",
+    "? a",
+    "---",
+)
+lists = st.lists(st.sampled_from(ITEMS), max_size=4).map(lambda items: "".join(f"- {item}\n" for item in items))
 texts = st.one_of(
     st.text(max_size=40),
+    st.text("-[]{}:, \n'\"&*!|>#?%@~ato1", max_size=30),
+    lists,
+    st.tuples(lists, st.integers(0, 200)).map(lambda cut: cut[0][: cut[1]]),
     st.text(max_size=20).map(lambda text: f"json:{text}"),
     st.integers(0, 10**60).map(lambda number: f"json:{number}"),
     st.sampled_from(["json:" + "[" * 5000, "secret:a/b:data", "a:b:c:d", "json:1e999999", " secret : a : b "]),
@@ -59,8 +79,12 @@ def test_any_annotations_give_rules_and_problems(annotations: dict[str, str]) ->
     found = parse_rules(annotations)
 
     ids = {each.id for each in everything(found)}
-    assert ids == {name.removeprefix(PREFIX) for name in annotations if name.startswith(PREFIX)} - {"allow-copy-to"}
-    assert bool(ids) is has_rules(annotations)
+    listed = {each for each in ids if each == "rules" or each.startswith("rules[")}
+    names = {name.removeprefix(PREFIX) for name in annotations if name.startswith(PREFIX)} - {"allow-copy-to"}
+    assert ids - listed == names - {"rules"}
+    assert "rules" in names or not listed
+    assert bool(names) is has_rules(annotations)
+    assert {each.error.reason for each in found.bad} <= {"MalformedRule", "TooLarge"}
 
 
 @settings(deadline=None)  # the machine may be busy

@@ -1,0 +1,1 @@
+"""Search for texts that parsers stumble over."""
