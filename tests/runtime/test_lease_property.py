@@ -338,13 +338,13 @@ def check_takeover(seed: int, times: Times, spread: list[float]) -> None:
     assert any(term.until > began for term in world.terms)
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.integers(0, 2**32), programs)
 def test_no_two_fences_are_open_at_a_time(seed: int, chosen: tuple[Times, list[float]]) -> None:
     check_fences(seed, *chosen)
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(st.integers(0, 2**32), programs)
 def test_the_last_write_of_a_leader_ends_before_the_next_one_leads(
     seed: int, chosen: tuple[Times, list[float]]
@@ -352,7 +352,7 @@ def test_the_last_write_of_a_leader_ends_before_the_next_one_leads(
     check_writes(seed, *chosen)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.integers(0, 2**32), programs)
 def test_somebody_leads_soon_after_all_is_well(seed: int, chosen: tuple[Times, list[float]]) -> None:
     check_takeover(seed, *chosen)
