@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Final
 
 from controllers.copier.consent import CrossNamespace
 from controllers.copier.guards import Guard
-from controllers.copier.kinds import check_resource_text, is_full_form, is_guarded
+from controllers.copier.kinds import check_resource_text, is_full_form, is_guarded, spelt_out
 from controllers.copier.metering import Meter
 from controllers.copier.namespaces import NAMESPACES, Namespaces
+from controllers.copier.outages import Outages
 from controllers.copier.readiness import why_unready
 from controllers.copier.reconciler import Copier, show_nobody
 from controllers.copier.rings import Rings
 from controllers.copier.rules import Fate, has_rules
 from controllers.copier.schemas import Schemas
-from controllers.copier.sources import Policy
+from controllers.copier.sources import KnownKinds, Policy
 from controllers.copier.writing import Writer
 from informers import (
     JSON,
@@ -277,7 +278,10 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
     graph = manager.dependency_graph(namespaces=options.namespace)
     policy = policy_of(options, manager.cluster_names())
     guard = Guard(manager.mapper, tuple(filter(is_full_form, options.target)), manager.lease())
-    rings = Rings(listers, manager.mapper, policy, guard)
+    namespaces = manager.lister(Selection(NAMESPACES, metadata_only=True), required=False)
+    # Whoever only looks at what feeds a target waits for no answer.
+    rings = Rings(listers, lambda cluster: KnownKinds(manager.mapper(cluster)), policy, guard)
+    outages = Outages((*listers, namespaces), clock)
     trial = _trial(manager, policy) if options.form is Form.DRY_RUN else None
     copier = Copier(
         writer=Writer(manager.client, clock, meter),
@@ -285,13 +289,14 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
         graph=graph,
         mapper=manager.mapper,
         targets=listers,
-        namespaces=Namespaces(manager.lister(Selection(NAMESPACES, metadata_only=True), required=False)),
+        namespaces=Namespaces(namespaces),
         clock=clock,
         policy=policy,
         schemas=Schemas(manager.mapper, clock),
         meter=meter,
         rings=rings,
         guard=guard,
+        outages=outages,
         show=show_nobody if trial is None else trial.show,
     )
     controller = manager.add_controller(
@@ -303,8 +308,10 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
         predicate=concerns_rules,
         required=False,
     )
-    rings.wake = controller.enqueue
+    rings.wake = outages.wake = controller.enqueue
     rings.listen()
+    if len(clusters) > 1:
+        manager.add_runnable("outages", outages.run)
     if trial is not None:
         options.trial = partial(trial.run, manager, targets, lambda: why_unready(targets, mappers))
 
@@ -381,7 +388,7 @@ def _resources(text: str) -> list[str]:
             check_resource_text(item)
         except ConfigError as error:
             raise ConfigError(f'{error}, got "{item}"') from None
-    return comma_list(text)
+    return [spelt_out(item) for item in comma_list(text)]
 
 
 def _namespaces(text: str) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 
 from controllers.copier.consent import Target
 from controllers.copier.cycles import Edge
+from controllers.copier.kinds import spelt_out
 from controllers.copier.problems import RuleError
 from controllers.copier.rules import Fate, Rule, RuleSet, Source
 from controllers.copier.sources import (
@@ -48,7 +49,7 @@ def whom_of(target: Object, mapper: Mappers, policy: Policy) -> Target:
     return Target(target.ref, resource, policy.name_of(target.cluster))
 
 
-def plan(rules: RuleSet, whom: Target, mapper: Mappers, policy: Policy) -> list[Turn]:
+def plan(rules: RuleSet, whom: Target, mapper: Mappers, policy: Policy, *, may_wait: bool = False) -> list[Turn]:
     """Decide all that needs no source: which object each rule reads, or why it cannot work."""
     turns = [Turn(bad.id, bad.identity, bad.to, error=bad.error) for bad in rules.bad]
     for rule in rules.rules:
@@ -59,7 +60,10 @@ def plan(rules: RuleSet, whom: Target, mapper: Mappers, policy: Policy) -> list[
             turn.names = _names_of(rule, whom, policy)
             turn.source = locate_source(rule, whom, mapper, policy)
         except RuleError as error:
-            turn.error = error
+            if may_wait and error.reason == "ClusterUnavailable":
+                turn.is_quiet = True
+            else:
+                turn.error = error
         turns.append(turn)
     return turns
 
@@ -69,7 +73,7 @@ def _names_of(rule: Rule, whom: Target, policy: Policy) -> tuple[tuple[str, str]
     if not isinstance(rule.origin, Source):
         return ()
     cluster = cluster_of(rule.origin, whom, policy)
-    return tuple((cluster, text) for text in (rule.origin.resource, *policy.sources))
+    return tuple((cluster, text) for text in (spelt_out(rule.origin.resource), *policy.sources))
 
 
 def read_all(

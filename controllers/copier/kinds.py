@@ -37,6 +37,11 @@ def check_resource_text(text: str) -> None:
         raise ConfigError("want RESOURCE, RESOURCE.GROUP or RESOURCE.VERSION.GROUP in letters, digits, '-' and '.'")
 
 
+def spelt_out(text: str) -> str:
+    """Write the core group, which a trailing dot stands for, by its name."""
+    return f"{text}core" if text.endswith(".") else text
+
+
 def _dotted_hint(text: str) -> str:
     """Turn GROUP/VERSION/RESOURCE, as URLs have it, into what is wanted."""
     parts = text.split("/")

@@ -33,6 +33,7 @@ from controllers.copier.leaving import (
 from controllers.copier.memory import Conditions, Memories, Memory, fingerprint
 from controllers.copier.metering import Meter
 from controllers.copier.namespaces import Namespaces
+from controllers.copier.outages import Outages
 from controllers.copier.ownership import read_record
 from controllers.copier.paths import Key, look, show, take
 from controllers.copier.problems import RuleError, UnexpectedError
@@ -40,7 +41,7 @@ from controllers.copier.reports import Status, report, report_leaving, report_sh
 from controllers.copier.rings import Rings
 from controllers.copier.rules import RuleSet, has_rules, parse_rules, rules_among
 from controllers.copier.schemas import Schemas
-from controllers.copier.sources import Policy, Snapshot, is_same_object, missing_option
+from controllers.copier.sources import Policy, Snapshot, is_same_object, missing_option, seen_from
 from controllers.copier.turns import Turn
 from controllers.copier.values import Plain, decode
 from controllers.copier.writing import FIELD_MANAGER, BusyError, Draft, TargetGoneError, Writer, make_draft
@@ -99,6 +100,7 @@ class Copier:
     meter: Meter
     rings: Rings
     guard: Guard
+    outages: Outages
     show: Callable[[Look], None] = show_nobody
     memories: Memories = field(default_factory=Memories)
     conditions: Conditions = field(default_factory=Conditions)
@@ -130,10 +132,12 @@ class Copier:
         rules = parse_rules(target.annotations)
         self._remember_rules(memory, rules)
         whom = whom_of(target, self.mapper, self.policy)
-        turns = plan(rules, whom, self.mapper, self.policy)
-        self._declare(target, turns)
         may_wait = self.clock.monotonic() - memory.waiting_since < _FIRST_SYNC_WAIT
-        snapshot = Snapshot(lambda ref: self.graph.lister(ref).find(ref), target, may_wait=may_wait)
+        turns = plan(rules, whom, seen_from(target.cluster, self.mapper), self.policy, may_wait=may_wait)
+        self._declare(target, turns)
+        snapshot = Snapshot(
+            lambda ref: self.graph.lister(ref).find(ref), target, may_wait=may_wait, is_down=self.outages.is_down
+        )
         find_rings = partial(self.rings.find, version=target.resource_version, may_wait=may_wait)
         read_all(turns, whom, snapshot, self.policy, find_rings=find_rings)
         if not memory.is_evaluated and any(turn.is_quiet for turn in turns):
@@ -187,6 +191,7 @@ class Copier:
             _log.debug("forgotten", extra=fields(target=str(ref)))
         self.graph.forget(ref)
         self.rings.forget(ref)
+        self.outages.forget(ref)
 
     def _remember_rules(self, memory: Memory, rules: RuleSet) -> None:
         """Begin to wait for first lists anew when the rules have changed, and let go of the rules that are gone."""
@@ -202,6 +207,8 @@ class Copier:
         sources = {turn.source for turn in turns if turn.source and not is_same_object(turn.source, target.ref)}
         kinds = {name for turn in turns for name in turn.names}
         self.graph.replace(target.ref, sorted(sources), kinds=sorted(kinds))
+        others = [ref for ref in sources if ref.cluster != target.cluster]
+        self.outages.note(target.ref, [(ref, self.graph.lister(ref)) for ref in others])
 
     # --- acting --------------------------------------------------------------------------------------------------
 

@@ -6,9 +6,9 @@ without consent nothing can be learnt about a source, not even whether it exists
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 from controllers.copier.consent import (
     Consent,
@@ -23,13 +23,14 @@ from controllers.copier.consent import (
 from controllers.copier.conversions import convert
 from controllers.copier.cycles import changes, identity_of
 from controllers.copier.destinations import check_allowed
-from controllers.copier.kinds import is_core, string_maps_of
+from controllers.copier.kinds import is_core, spelt_out, string_maps_of
 from controllers.copier.paths import Key, Path, Place, read, show
 from controllers.copier.problems import RuleError, malformed
 from controllers.copier.queries import Query
 from controllers.copier.rules import ALLOW_COPY_TO, Conversion, Fate, Rule, Source
 from controllers.copier.values import Plain, Value, check_size, decode, without_tracking
 from informers import (
+    GVK,
     GVR,
     AmbiguousKindError,
     APIError,
@@ -89,8 +90,62 @@ class Found:
         return f"{self.name} (resourceVersion {self.source.resource_version})"
 
 
-# What knows the kinds of a cluster, by the cluster's value in references.
-Mappers: TypeAlias = Callable[[str], RESTMapper]
+class Kinds(Protocol):
+    """What knows the kinds of a cluster; every `RESTMapper` does."""
+
+    def resolve(self, text: str) -> Resource:
+        """Return what a kind's name means."""
+        ...
+
+    def resource(self, what: GVR | GVK) -> Resource:
+        """Return the resource of exactly this group, version, and plural or kind."""
+        ...
+
+    def resources(self) -> Sequence[Resource]:
+        """Return everything that is served."""
+        ...
+
+    def problems(self) -> Mapping[str, InformersError]:
+        """Return why some group versions could not be read."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KnownKinds:
+    """What a cluster has said that it serves; nothing is asked of it, as it may not answer for long."""
+
+    mapper: RESTMapper
+
+    def resolve(self, text: str) -> Resource:
+        """Return what a kind's name means. Raises `NotSyncedError` while the cluster has said nothing."""
+        return self.mapper.resolve(text, ask=False)
+
+    def resource(self, what: GVR | GVK) -> Resource:
+        """Return the resource of exactly this group, version, and plural or kind."""
+        return self.mapper.resource(what)
+
+    def resources(self) -> Sequence[Resource]:
+        """Return everything that is served, as far as it is known."""
+        return self.mapper.resources() if self.mapper.has_loaded() else ()
+
+    def problems(self) -> Mapping[str, InformersError]:
+        """Return why some group versions could not be read."""
+        return self.mapper.problems() if self.mapper.has_loaded() else {}
+
+
+# By the cluster's value in references.
+Mappers: TypeAlias = Callable[[str], Kinds]
+
+
+def seen_from(cluster: str, mapper: Callable[[str], RESTMapper]) -> Mappers:
+    """Have only a cluster itself asked what its kinds are; others are not waited for."""
+
+    def kinds_of(other: str) -> Kinds:
+        return mapper(other) if other == cluster else KnownKinds(mapper(other))
+
+    return kinds_of
+
+
 # Returns an object by its reference, None if it surely is not there; raises `NotSyncedError` when nobody knows.
 Find: TypeAlias = Callable[[ObjectRef], Object | None]
 
@@ -99,15 +154,20 @@ class PendingError(Exception):
     """The source's kind is listed for the first time just now; its answer is worth waiting for."""
 
 
-def resolve_kind(mapper: RESTMapper, text: str) -> Resource:
-    """Find the kind that a rule names. Raises `RuleError` (`UnknownKind`, `AmbiguousKind`, `UnsupportedKind`)."""
+def resolve_kind(mapper: Kinds, text: str) -> Resource:
+    """Find the kind that a rule names.
+
+    Raises `RuleError` (`UnknownKind`, `AmbiguousKind`, `UnsupportedKind`), and `NotSyncedError` from `KnownKinds`.
+    """
     try:
-        resource = mapper.resolve(text)
+        resource = mapper.resolve(spelt_out(text))
     except AmbiguousKindError as error:
         raise RuleError("AmbiguousKind", f"{text} may be {' or '.join(error.candidates)}; write one of these") from None
     except UnknownKindError as error:
-        near = f"; perhaps {', '.join(error.candidates)}" if error.candidates else ""
+        near = f"; known are {', '.join(error.candidates)}" if error.candidates else ""
         raise RuleError("UnknownKind", f"no resource is called {text}{near}{_failed_groups(mapper)}") from None
+    except NotSyncedError:
+        raise
     except InformersError as error:
         raise RuleError("UnknownKind", f"{text}: the kinds served are not known yet ({type(error).__name__})") from None
     missing = [verb for verb in _VERBS if verb not in resource.verbs]
@@ -116,7 +176,7 @@ def resolve_kind(mapper: RESTMapper, text: str) -> Resource:
     return resource
 
 
-def _failed_groups(mapper: RESTMapper) -> str:
+def _failed_groups(mapper: Kinds) -> str:
     failed = sorted(mapper.problems())
     return f"; not known of {', '.join(failed)}, which could not be asked" if failed else ""
 
@@ -143,7 +203,11 @@ def locate_source(rule: Rule, target: Target, mapper: Mappers, policy: Policy) -
         return None
     cluster = cluster_of(rule.origin, target, policy)
     known = mapper(cluster)
-    resource = resolve_kind(known, rule.origin.resource)
+    try:
+        resource = resolve_kind(known, rule.origin.resource)
+    except NotSyncedError:
+        name = policy.name_of(cluster)
+        raise RuleError("ClusterUnavailable", f"cluster {name} has not said yet which kinds it serves") from None
     ref = ObjectRef(resource.gvr, _namespace_of(rule.origin, resource, target), rule.origin.name, cluster)
     if policy.sources and not _is_among(resource.gvr, policy.sources, known):
         raise RuleError("KindNotAllowed", f"{resource.gvr} is not in --source")
@@ -153,7 +217,7 @@ def locate_source(rule: Rule, target: Target, mapper: Mappers, policy: Policy) -
     return ref
 
 
-def _is_among(gvr: GVR, texts: Iterable[str], mapper: RESTMapper) -> bool:
+def _is_among(gvr: GVR, texts: Iterable[str], mapper: Kinds) -> bool:
     """Tell whether a kind, in whatever version, is one of these as this cluster understands them."""
     for text in texts:
         try:

@@ -28,6 +28,7 @@ from informers.meta.errors import (
     ConfigError,
     InformersError,
     NotFoundError,
+    NotSyncedError,
     UnknownKindError,
     printable,
 )
@@ -44,6 +45,7 @@ _MISS_SECONDS: Final = 10.0
 _INDEX_SECONDS: Final = 60.0
 _INDEX_MISS_SECONDS: Final = 3.0  # what is published trails what is served
 _LONGEST_TEXT: Final = 253
+_MOST_SERVED: Final = 8  # named to who asked for another version
 _FAILED: Final = Backoff(1.0, 30.0)
 _STALE: Final = Backoff(5.0, 60.0)
 
@@ -98,17 +100,20 @@ class RESTMapper:
         if was_followed and not is_followed:
             self.invalidate()  # what happened meanwhile may have been missed
 
-    def resolve(self, text: str) -> Resource:
+    def resolve(self, text: str, *, ask: bool = True) -> Resource:
         """Return what `NAME`, `NAME.VERSION`, `NAME.VERSION.GROUP` or `NAME.GROUP` means, ignoring case.
 
         NAME is a plural, singular, kind or short name. The second part is a version if it looks like one. The core
         group is `core`, or nothing after a dot that follows a version. Core wins over other groups; then a plural wins
         over a singular, a kind and a short name, in this order; `extensions` loses.
 
+        Without `ask` the server is not asked and not waited for, as it may not answer for long: it counts what is known,
+        and `NotSyncedError` is raised while nothing is.
+
         Raises `ConfigError` for what cannot be such a text.
         """
         wanted = _parse(text)
-        return self._find(text.lower(), lambda known: _resolved(known, wanted, text))
+        return self._find(text.lower(), lambda known: _resolved(known, wanted, text), ask=ask)
 
     def resource(self, what: GVR | GVK) -> Resource:
         """Return the resource of exactly this group, version, and plural or kind."""
@@ -225,9 +230,9 @@ class RESTMapper:
         with self._changed:
             self._changed.notify_all()
 
-    def _find(self, key: str, find: Callable[[Discovery], Resource]) -> Resource:
-        """Answer from what is known; on a miss, reload once and try again."""
-        known = self._ensure_loaded()
+    def _find(self, key: str, find: Callable[[Discovery], Resource], *, ask: bool = True) -> Resource:
+        """Answer from what is known; on a miss, reload once and try again, if that is wanted."""
+        known = self._ensure_loaded() if ask else self._loaded()
         with self._changed:
             answer = self._answers.get(key) if known is self._present else None
         if answer is not None:
@@ -235,7 +240,7 @@ class RESTMapper:
         try:
             return self._remembered(key, find(known), known)
         except UnknownKindError:
-            if not self._may_look_again():
+            if not ask or not self._may_look_again():
                 raise
         try:
             self._reload()
@@ -287,6 +292,15 @@ class RESTMapper:
             self._reload_or_warn()
         with self._changed:
             return self._present
+
+    def _loaded(self) -> Discovery:
+        self._announce_use()
+        with self._changed:
+            if self._has_loaded:
+                return self._present
+        cluster = self._transport.cluster
+        msg = f"what {f'cluster {cluster}' if cluster else 'the cluster'} serves is not known yet"
+        raise NotSyncedError(msg, cluster=cluster)
 
     def _announce_use(self) -> None:
         with self._changed:
@@ -536,6 +550,10 @@ def _exact(known: Discovery, what: GVR | GVK) -> Resource:
 
 
 def _unknown(known: Discovery, wanted: _Wanted, text: str) -> UnknownKindError:
+    if served := _served_otherwise(known, wanted):
+        msg = f"no such resource {printable(text, limit=80)!r}; served are {', '.join(served)}{_reservations(known)}"
+        return UnknownKindError(msg, text=text, candidates=served)
+
     from difflib import get_close_matches  # seldom needed
 
     names: dict[str, str] = {}
@@ -547,6 +565,18 @@ def _unknown(known: Discovery, wanted: _Wanted, text: str) -> UnknownKindError:
     hint = f"; near names: {', '.join(near)}" if near else ""
     msg = f"no such resource {printable(text, limit=80)!r}{hint}{_reservations(known)}"
     return UnknownKindError(msg, text=text, candidates=near)
+
+
+def _served_otherwise(known: Discovery, wanted: _Wanted) -> Sequence[str]:
+    """Name what is called so and is served in other versions than was asked for."""
+    if wanted.version is None:
+        return ()
+    groups = [group for group in known.groups if wanted.group is None or group.name.lower() == wanted.group]
+    versions = [version for group in groups for version in group.versions]
+    found = [
+        each for version in versions for each in version.resources if _how_it_matches(each, wanted.name) is not None
+    ]
+    return [str(each.gvr) for each in found[:_MOST_SERVED]]
 
 
 def _reservations(known: Discovery) -> str:

@@ -202,7 +202,7 @@ class RequestTimeout(TransportError):  # noqa: N818 - the field's word, and part
 
 
 class UnknownKindError(InformersError):
-    """No resource of the cluster has this name; `.candidates` are up to three near ones."""
+    """No resource of the cluster has this name; `.candidates` are near ones, or the versions that are served."""
 
     def __init__(self, message: str, *, text: str = "", candidates: Sequence[str] = ()) -> None:
         self.text = text

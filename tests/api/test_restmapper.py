@@ -20,6 +20,7 @@ from informers.meta.errors import (
     APIError,
     ConfigError,
     ConnectError,
+    NotSyncedError,
     ServerError,
     UnknownKindError,
 )
@@ -214,6 +215,30 @@ def test_text_means_a_resource(
     assert resource.verbs == {"get", "list"}
     assert resource.namespaced is (resource.kind != "Namespace")
     assert resource.singular == resource.kind.lower()
+    assert loads(server) == 1
+
+
+def test_who_names_a_version_that_is_not_served_is_told_those_that_are(mapper: RESTMapper) -> None:
+    with pytest.raises(UnknownKindError) as raised:
+        mapper.resolve("deploy.v9.apps")
+
+    assert raised.value.candidates == ("deployments.v1.apps", "deployments.v1beta1.apps")
+    assert "served are deployments.v1.apps, deployments.v1beta1.apps" in str(raised.value)
+
+
+def test_who_may_not_wait_is_told_what_is_known_and_asks_nothing(mapper: RESTMapper, server: Server) -> None:
+    used: list[None] = []
+    mapper.on_first_use = lambda: used.append(None)
+    with pytest.raises(NotSyncedError):
+        mapper.resolve("pods", ask=False)
+    assert used
+    assert loads(server) == 0
+
+    mapper.resources()
+
+    assert str(mapper.resolve("pods", ask=False).gvr) == "pods.v1"
+    with pytest.raises(UnknownKindError):
+        mapper.resolve("nothing", ask=False)
     assert loads(server) == 1
 
 

@@ -13,6 +13,7 @@ import pytest
 from controllers.copier.guards import Guard
 from controllers.copier.metering import Meter
 from controllers.copier.namespaces import NAMESPACES, Namespaces
+from controllers.copier.outages import Outages
 from controllers.copier.reconciler import Copier
 from controllers.copier.rings import Rings
 from controllers.copier.rules import PREFIX
@@ -42,6 +43,7 @@ from informers import (
     RESTMapper,
     Result,
     TooManyRequestsError,
+    TransportError,
     UnknownKindError,
 )
 from informers.testing import FakeClock
@@ -72,8 +74,11 @@ class FakeMapper:
     is_lost: bool = False
     schema_hash: str = ""  # "": nothing is published
     schema_error: InformersError | None = None
+    is_silent: bool = False  # whoever does not ask knows nothing
 
-    def resolve(self, text: str) -> Resource:
+    def resolve(self, text: str, *, ask: bool = True) -> Resource:
+        if self.is_silent and not ask:
+            raise NotSyncedError("nothing is known yet")
         if text == "ambiguous":
             raise AmbiguousKindError("two", text=text, candidates=("a.v1.x", "a.v1.y"))
         if text in self.unknown or text not in RESOURCES:
@@ -97,6 +102,9 @@ class FakeMapper:
 
     def openapi(self, _group: str, _version: str) -> Mapping[str, JSON]:
         return {"openapi": "3.0.0"}
+
+    def has_loaded(self) -> bool:
+        return True
 
 
 class World:
@@ -126,6 +134,9 @@ class World:
         self.meter = Meter()
         self.version = 0
         self.woken: list[ObjectRef] = []
+        self.silent_since: dict[str, float] = {}  # clusters whose lists and watches fail
+        self.outages = Outages((), self.clock)
+        self.outages.wake = self.woken.append
         guard = Guard(self.mapper_of)
         rings = Rings([cast("Lister", self)], self.mapper_of, Policy(**policy), guard)
         rings.wake = self.woken.append
@@ -142,6 +153,7 @@ class World:
             meter=self.meter,
             rings=rings,
             guard=guard,
+            outages=self.outages,
         )
 
     def mapper_of(self, _cluster: str) -> RESTMapper:
@@ -230,6 +242,18 @@ class World:
     def lister(self, ref: ObjectRef) -> World:
         assert any(ref in refs for refs in self.dependencies.values()), "read before it was declared"
         return self
+
+    # How clusters do.
+
+    def problem(self, cluster: str = "") -> InformersError | None:
+        return TransportError("no answer") if cluster in self.silent_since else None
+
+    def age(self, cluster: str | None = None) -> float:
+        return self.clock.monotonic() - self.silent_since.get(cluster or "", self.clock.monotonic())
+
+    def state(self, cluster: str = "") -> str:
+        assert cluster is not None
+        return "synced"
 
     # The client.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controllers.copier.destinations import check_allowed
-from controllers.copier.kinds import check_resource_text, is_full_form, is_guarded
+from controllers.copier.kinds import check_resource_text, is_full_form, is_guarded, spelt_out
 from controllers.copier.paths import parse_path
 from controllers.copier.problems import RuleError
 from informers import GVR, ConfigError
@@ -89,6 +89,12 @@ def test_only_resource_version_group_is_the_full_form() -> None:
 
     assert all(map(is_full_form, full))
     assert not any(map(is_full_form, short))
+
+
+def test_a_trailing_dot_is_the_core_group() -> None:
+    assert [spelt_out(text) for text in ("services.", "services.v1.", "services.v1", "a.b")] == [
+        *("services.core", "services.v1.core", "services.v1", "a.b")
+    ]
 
 
 @pytest.mark.parametrize("text", ["secret", "deployments.v1.apps", "services.v1.", "services.core", "A.b-c.io"])
