@@ -176,8 +176,9 @@ class Writer:
             return
         if settled.has_lost:
             present = schema.hash()
-            is_other = bool(present and settled.schema) and present != settled.schema
-            if is_other or self.clock.monotonic() >= settled.retry_at:
+            if present and not settled.schema:  # it could not be told when it was written
+                settled = memory.settled[turn.identity] = replace(settled, schema=present)
+            if (present and present != settled.schema) or self.clock.monotonic() >= settled.retry_at:
                 kept = {leaf: mark for leaf, mark in settled.marks.items() if not mark.is_lost}
                 settled = memory.settled[turn.identity] = Settled(settled.text, kept)
         turn.settled = settled

@@ -42,7 +42,7 @@ _PERIOD: Final = 60.0  # between reloads while nobody follows CRDs and APIServic
 _SETTLE: Final = 1.0  # what is served trails the CRD that says so: look once more
 _SPACING: Final = 0.2  # between reloads, however often it is invalidated
 _MISS_SECONDS: Final = 10.0
-_INDEX_SECONDS: Final = 60.0
+_INDEX_SECONDS: Final = 30.0
 _INDEX_MISS_SECONDS: Final = 3.0  # what is published trails what is served
 _LONGEST_TEXT: Final = 253
 _MOST_SERVED: Final = 8  # named to who asked for another version
@@ -345,6 +345,7 @@ class RESTMapper:
             has_changed = found != self._present or not self._has_loaded
             self._present = found
             self._answers.clear()
+            self._index = None
             self._has_loaded = True
             if self._failure is not None:
                 self._failure, self._failures = None, 0
