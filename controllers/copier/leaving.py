@@ -59,8 +59,9 @@ class Leaving:
 
     def name(self, place: Place) -> str:
         """Print a place of it; which element of a list it is may be a part of a value."""
-        if isinstance(place[-1], Selector) and len(place) > len(self.place):
-            return f"{show(place[:-1])} (an element)"
+        for position in range(len(self.place), len(place)):
+            if isinstance(place[position], Selector):
+                return f"{show(place[:position])} ({'an element' if position + 1 == len(place) else 'in an element'})"
         return show(place)
 
     @property
@@ -75,7 +76,7 @@ class Leaving:
         return "; ".join(parts)
 
     def _names(self, places: Iterable[Place]) -> str:
-        return ", ".join(map(self.name, places))
+        return ", ".join(dict.fromkeys(map(self.name, places)))
 
 
 # --- rules that are gone -----------------------------------------------------------------------------------------

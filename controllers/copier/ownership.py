@@ -35,7 +35,10 @@ BY_NUMBER: Final = "an element that is found by its number is not removed"
 def given_places(
     operation: Operation, place: Place, plain: Plain, keyed: Mapping[tuple[str, ...], str] = _NOTHING_KEYED
 ) -> frozenset[Place]:
-    """Name each value that a rule sets with `plain` at `place`; of a map its entries, of a list merged by a key too."""
+    """Name each value that a rule sets with `plain` at `place`: of a map its entries, of a list merged by a key too.
+
+    The key by which an element is found is not among them, unless there is nothing else in the element.
+    """
     if operation is Operation.REMOVE:
         return frozenset()
     return frozenset(_given(operation, place, plain, keyed, is_root=True))
@@ -55,8 +58,11 @@ def _given(
         key = keyed.get(tuple(step.name for step in place if isinstance(step, Key)), "")
         for element in plain if key else ():
             name = element.get(key) if isinstance(element, dict) else None
-            if isinstance(name, str | Number):
-                yield (*place, Selector(key, name if isinstance(name, str) else name.text))
+            if isinstance(element, dict) and isinstance(name, str | Number):
+                found = (*place, Selector(key, name if isinstance(name, str) else name.text))
+                rest: Plain = {name: value for name, value in element.items() if name != key}
+                inside = list(_given(operation, found, rest, keyed, is_root=True))
+                yield from inside or ([] if any(word.startswith("$") for word in element) else [found])
     else:
         yield place
 
@@ -185,7 +191,7 @@ def removable(
     """Decide about all that a rule gave at `place`: each value with its fingerprint, None where none is known.
 
     What is not there, or what another rule is about, is no matter. The map at `place` itself stays, even if empty; a
-    map inside of it goes when nothing is left in it.
+    map inside of it goes when nothing is left in it, an element of a list when every field of it is the copier's.
     """
     document = dict(live)
     drops: set[Place] = set()
@@ -199,7 +205,7 @@ def removable(
             kept.setdefault(reason, []).append(leaf)
         else:
             drops.add(leaf)
-    return Verdict(tuple(sorted(_collapsed(document, place, drops, record), key=str)), kept)
+    return Verdict(tuple(sorted(_collapsed(document, place, drops, given, record), key=str)), kept)
 
 
 def _why_kept(live: dict[str, Plain], leaf: Place, value: Plain, known: bytes | None, record: Record) -> str:
@@ -215,15 +221,32 @@ def _why_kept(live: dict[str, Plain], leaf: Place, value: Plain, known: bytes | 
     return ""
 
 
-def _collapsed(live: dict[str, Plain], root: Place, drops: Iterable[Place], record: Record) -> set[Place]:
-    """Let a map go as a whole where all in it goes, and nobody else has set it; never the one at `root`."""
+def _collapsed(
+    live: dict[str, Plain], root: Place, drops: Iterable[Place], given: Iterable[Place], record: Record
+) -> set[Place]:
+    """Let a map or an element go as a whole where all of it goes, and nobody else has set it; never what is at `root`."""
     found = set(drops)
+    asked = list(given)
     for length in range(max(map(len, found), default=0) - 1, len(root), -1):
         for parent in {place[:length] for place in found if len(place) > length}:
-            node = look(live, parent)
-            inside = {(*parent, Key(key)) for key in node} if isinstance(node, dict) else set()
-            _, others = _follow(record, live, parent)
-            if inside and inside <= found and all(fields is None for fields in others):
-                found -= inside
-                found.add(parent)
+            inside = {place for place in found if place[:length] == parent}
+            if _goes_whole(live, parent, inside, asked, record):
+                found = (found - inside) | {parent}
     return found
+
+
+def _goes_whole(
+    live: dict[str, Plain], parent: Place, inside: Iterable[Place], given: Iterable[Place], record: Record
+) -> bool:
+    node = look(live, parent)
+    ours, others = _follow(record, live, parent)
+    if isinstance(node, Absent) or any(fields is not None for fields in others):
+        return False
+    if isinstance(parent[-1], Selector):
+        # The server has filled in what was not said; that it did so for the copier is in its record.
+        asked = [
+            place for place in given if place[: len(parent)] == parent and not isinstance(look(live, place), Absent)
+        ]
+        goes = all(any(place[: len(each)] == each for each in inside) for place in asked)
+        return goes and ours is not None and _has_whole(ours, node)
+    return isinstance(node, dict) and {(*parent, Key(key)) for key in node} <= set(inside)

@@ -252,7 +252,8 @@ class Copier:
                 record = read_record(look(live, MANAGED_FIELDS), FIELD_MANAGER)
                 judge(leavings, live, record, staying, target.ref.gvr)
                 take(live, MANAGED_FIELDS)
-        kept = [to for identity, to in staying.items() if all(turn.identity != identity for turn in turns)]
+        present = {turn.identity for turn in turns}
+        kept = [to for identity, to in staying.items() if identity not in present]
         draft = make_draft(live, target, turns, schema, leavings, kept)
         if self.writer.hold_changes(draft, turns, memory):
             draft = make_draft(live, target, turns, schema, leavings, kept)

@@ -250,7 +250,7 @@ class Writer:
         held = {turn.id for group in groups for turn in group.turns}
         sent = _Sent(draft.live, draft.version)
         try:
-            for group in groups:
+            for position, group in enumerate(groups):
                 mine = {turn.id for turn in group.turns}
                 wishes = {
                     rule: replace(wish, value=None) if rule in held - mine else wish
@@ -261,9 +261,10 @@ class Writer:
                     sent = self._send(part, group, memory)
                 except RuleError as problem:
                     if problem.reason == "Forbidden":
-                        self._forbid(group.turns, problem.bare(), memory)
-                    else:
-                        refused.append((group, problem.bare()))
+                        rest = [turn for later in groups[position:] for turn in later.turns]
+                        self._forbid(rest, problem.bare(), memory)
+                        break
+                    refused.append((group, problem.bare()))
         finally:
             # Judged by the target as it is in the end: what good rules wrote is no reason to try bad ones again.
             for group, reason in refused:

@@ -270,6 +270,32 @@ def test_after_a_restart_what_is_the_copiers_alone_goes_with_its_source(removing
     assert again.events[-1][2] == "rule replace-data.l: data.l stays: it was not set by the copier"
 
 
+def test_a_source_made_anew_is_judged_anew_and_an_equal_value_is_not_written_again(world: World) -> None:
+    source = world.source(namespace="b", allow="a", k="1")
+    target = world.target({"replace-data.k": "configmap:b/s:data.k"})
+    world.look(target)
+
+    del world.objects[source]
+    world.source(namespace="b", k="2")
+    world.look(target)
+    assert data(world, target) == {"k": "1"}
+    assert world.reasons() == ["Copied", "ConsentMissing"]
+
+    del world.objects[source]
+    world.source(namespace="b", allow="a", k="1")
+    world.look(target)
+    assert len(world.patches) == 1
+
+
+def test_a_source_that_is_being_deleted_still_counts(removing: World) -> None:
+    removing.put(CONFIGMAPS, "a", "s", metadata={"deletionTimestamp": "2030-01-01T00:00:00Z"}, data={"k": "1"})
+    target = removing.target({"replace-data.k": "configmap:s:data.k"})
+
+    removing.look(target)
+
+    assert data(removing, target) == {"k": "1"}
+
+
 # --- a rule that is gone ---------------------------------------------------------------------------------------------
 
 
@@ -577,6 +603,28 @@ def test_a_key_that_was_there_before_the_merge_rule_stays(world: World) -> None:
     assert world.reads == 1
 
 
+def test_a_key_that_an_edited_merge_rule_names_no_more_goes(world: World) -> None:
+    target = world.target({"merge-data": 'json:{"a": "1", "b": "2"}'}, data={"c": "3"})
+    world.look(target)
+
+    world.touch(target, "test", metadata={"annotations": {f"{PREFIX}merge-data": 'json:{"a": "1"}'}})
+    world.look(target)
+
+    assert data(world, target) == {"a": "1", "c": "3"}
+
+
+def test_a_key_that_another_rule_took_over_stays(world: World) -> None:
+    world.source(a="1", b="2")
+    target = world.target({"merge-data": "configmap:s:data"})
+    world.look(target)
+
+    world.touch(target, "test", metadata={"annotations": {f"{PREFIX}replace-data.b": 'json:"9"'}})
+    world.source(a="1")
+    world.look(target)
+
+    assert data(world, target) == {"a": "1", "b": "9"}
+
+
 def test_when_the_whole_source_of_a_merge_rule_is_missing_the_policy_decides(world: World) -> None:
     world.source(a="1")
     target = world.target({"merge-data": "configmap:s:data"})
@@ -611,6 +659,39 @@ def test_what_is_remembered_goes_with_the_rules(removing: World) -> None:
     assert [set(each) for each in known] == [{("replace", "data.k")}] * 4
     assert not memory.departed
     assert not memory.missing
+
+
+def test_targets_that_come_and_go_leave_nothing_behind(removing: World) -> None:
+    removing.source(k="1")
+    rules = {f"{PREFIX}replace-data.k": "configmap:s:data.k", f"{PREFIX}replace-data.l": "secret:none:data.k"}
+    for number in range(50):
+        target = removing.put(CONFIGMAPS, "a", f"t{number}", metadata={"annotations": rules})
+        removing.look(target)
+        if number % 2:
+            removing.drop_rules(target)
+        else:
+            del removing.objects[target]
+        removing.look(target)
+
+    assert len(removing.copier.memories) == 0
+    assert len(removing.copier.conditions) == 0
+    assert not removing.dependencies
+
+
+def test_what_is_taken_away_is_counted_by_why(removing: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[str] = []
+    monkeypatch.setattr(removing.meter, "removed", lambda _cluster, cause: counted.append(cause))
+    removing.source(k="1", m="1")
+    target = removing.target({"replace-data.k": "configmap:s:data.k", "merge-metadata.labels": "configmap:s:data"})
+    removing.look(target)
+    removing.source(k="1")
+    removing.look(target)
+    removing.drop_rules(target, "merge-metadata.labels")
+    removing.look(target)
+
+    lose(removing, target)
+
+    assert counted == ["left_source", "rule_removed", "source_missing"]
 
 
 def test_a_target_that_cannot_be_looked_at_keeps_its_departed_rules(removing: World) -> None:

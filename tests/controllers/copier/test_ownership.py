@@ -195,17 +195,53 @@ def test_without_a_record_nothing_is_the_copiers(record: Any) -> None:
     assert judge({"data": {"a": "1"}}, "data.a", read_record(record, US))[0] == []
 
 
-def test_a_strategic_merge_gives_keys_values_and_whole_elements() -> None:
+def test_a_strategic_merge_gives_what_is_in_maps_and_in_elements_found_by_their_key() -> None:
     patch = decode(
-        b"""{"replicas": 3, "$patch": "merge", "gone": null, "containers":
-        [{"name": "side", "image": "s"}, {"$patch": "delete"}], "args": ["x"], "sub": {"k": {}}}"""
+        b"""{"replicas": 3, "$patch": "merge", "gone": null, "args": ["x"], "sub": {"k": {}}, "refs": [{"name": "r"}],
+        "containers": [{"name": "side", "image": "s", "env": [{"name": "A", "value": "1"}]}, {"name": "x", "$patch": "delete"}]}"""
     )
-    keyed: dict[tuple[str, ...], str] = {("spec", "containers"): "name"}
+    keyed: dict[tuple[str, ...], str] = {
+        ("spec", "containers"): "name",
+        ("spec", "containers", "env"): "name",
+        ("spec", "refs"): "name",
+        ("spec", "args"): "",
+    }
 
     found = given_places(Operation.STRATEGIC_MERGE, place_of("spec"), patch, keyed)
 
-    assert sorted(map(show, found)) == ["spec.containers[name=side]", "spec.replicas", "spec.sub.k"]
+    assert sorted(map(show, found)) == [
+        "spec.containers[name=side].env[name=A].value",
+        "spec.containers[name=side].image",
+        "spec.refs[name=r]",
+        "spec.replicas",
+        "spec.sub.k",
+    ]
     assert given_places(Operation.REMOVE, place_of("spec"), None) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("owned", "expected"),
+    [
+        ({SIDE: {".": {}, "f:name": {}, "f:image": {}, "f:resources": {}}}, ["[name=side]"]),
+        ({SIDE: {"f:image": {}}}, ["[name=side].image"]),
+        ({'k:{"name":"app"}': {"f:image": {}}}, []),
+    ],
+)
+def test_an_element_that_a_strategic_merge_added_goes_whole_and_of_others_what_it_set(
+    owned: dict[str, Any], expected: list[str]
+) -> None:
+    at = place_of("spec.template.spec")
+    patch = decode(b'{"containers": [{"name": "side", "image": "s:1"}]}')
+    keyed: dict[tuple[str, ...], str] = {CONTAINERS: "name"}
+    leaves = given_places(Operation.STRATEGIC_MERGE, at, patch, keyed)
+    prints = {leaf: fingerprint(look(DEPLOYMENT, leaf)) for leaf in leaves}  # type: ignore[arg-type]  # it is there
+    record = record_of(
+        {"manager": US, "fieldsV1": in_containers(owned)}, {"manager": "me", "fieldsV1": nested([("x", "y")])}
+    )
+
+    verdict = removable(DEPLOYMENT, at, dict(prints), record, is_covered=lambda _: False)
+
+    assert [show(place) for place in verdict.drops] == [".".join(CONTAINERS) + each for each in expected]
 
 
 NAMES = st.sampled_from("abc")

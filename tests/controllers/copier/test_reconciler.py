@@ -814,7 +814,14 @@ def test_a_target_that_is_gone_is_forgotten_and_never_made(world: World) -> None
     assert len(world.copier.memories) == 0
 
 
-@pytest.mark.parametrize("error", [ServerError("boom", status=500), TransportError("cut")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(ServerError("boom", status=status) for status in (500, 502, 503, 504)),
+        *(APIError("no", status=status) for status in (401, 405, 429)),
+        TransportError("cut"),
+    ],
+)
 def test_an_unknown_outcome_is_left_to_the_framework(world: World, error: InformersError) -> None:
     target = world.target({"replace-data.k": 'json:"v"'})
     world.answers = [error]
@@ -982,6 +989,26 @@ def test_a_missing_right_is_named_and_tried_again_slowly(world: World) -> None:
     world.look(target)
     assert world.objects[target]["data"] == {"k": "2"}
     assert world.reasons() == ["Forbidden", "Copied"]
+
+
+def test_while_a_right_is_missing_what_is_in_sync_is_not_said_to_lack_it(world: World) -> None:
+    target = world.target({"merge-data": 'json:{"a": "1"}', "replace-data.k": 'json:"v"'}, data={"a": "1", "b": "2"})
+    world.answers = [refused(403)]
+    world.look(target)
+    world.look(target)
+    assert [note for _, reason, note in world.events if reason == "Forbidden" and "merge-data" in note] == []
+    assert len(world.patches) == 1
+
+
+def test_a_right_that_goes_while_rules_are_sent_apart_is_asked_for_again(world: World) -> None:
+    target = world.target({"replace-data.a": 'json:"1"', "replace-data.b": 'json:"2"'})
+    world.answers = [refused(422), refused(403)]
+    assert world.look(target).requeue_after == pytest.approx(60)
+
+    world.clock.advance(600)
+    world.look(target)
+
+    assert world.objects[target]["data"] == {"a": "1", "b": "2"}
 
 
 def test_a_missing_right_is_logged_once_for_all_objects_of_a_kind_in_a_namespace(

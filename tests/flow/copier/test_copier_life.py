@@ -43,7 +43,30 @@ def test_each_rule_decides_what_becomes_of_its_own_value(story: Story) -> None:
     second = story.configmap(
         "u", data={"own": "x"}, rules={"rules": removed + whole, "replace-data.other": "configmap:s2:data.v"}
     )
-    story.start("--target=configmap")
+    patch = "{containers: [{name: side, image: example.com/side:1}, {name: app, env: [{name: A, value: x}]}]}"
+    merging = f"- {{op: strategic-merge, to: spec.template.spec, value: {patch}, onRuleRemoved: remove}}\n"
+    deployment = story.apply(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "d", "annotations": {f"{PREFIX}rules": merging}},
+            "spec": {
+                "selector": {"matchLabels": {"app": "d"}},
+                "template": {
+                    "metadata": {"labels": {"app": "d"}},
+                    "spec": {"containers": [{"name": "app", "image": "example.com/app:1"}]},
+                },
+            },
+        }
+    )
+
+    def containers() -> list[tuple[str, int]]:
+        """Return each container's name, and how many variables it has."""
+        found = story.content(deployment)["spec"]["template"]["spec"]["containers"]
+        return [(each["name"], len(each.get("env", ()))) for each in found]
+
+    story.start("--target=configmap,deployment")
+    story.until(lambda: containers() == [("app", 1), ("side", 0)], "an element and a part of one are merged in")
     copied = {"own": "x", "kept": "1", "gone": "1", "default": "1", "other": "2"}
     story.until(lambda: story.data("t") == copied, "all rules are copied")
     merged = {"own": "x", "gone": "2", "touched": "2", "other": "2", "m": "1", "n": "2"}
@@ -58,12 +81,13 @@ def test_each_rule_decides_what_becomes_of_its_own_value(story: Story) -> None:
 
     story.client.patch(story.ref("ConfigMap", "many"), {"data": {"n": None}}, field_manager="test")
     story.until(lambda: "n" not in story.data("u"), "a key that left its source has left the target")
-    drop_rules(story, second, "rules", data={"touched": "by a user"})
+    drop_rules(story, second, "rules", "replace-data.other", data={"touched": "by a user"})
     story.until(
         lambda: story.data("u") == {"own": "x", "touched": "by a user", "other": "2"}, "removed rules take theirs"
     )
+    drop_rules(story, deployment, "rules")
+    story.until(lambda: containers() == [("app", 0)], "what was merged in is taken out")
     drop_rules(story, target, "rules")
-    drop_rules(story, second, "replace-data.other")
     story.configmap("s2", data={"v": "new"})
     story.configmap("w", rules={"replace-data.v": "configmap:s2:data.v"})
 
