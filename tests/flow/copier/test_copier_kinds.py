@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from informers import GVR, ObjectRef
 
 if TYPE_CHECKING:
     from tests.flow.copier.conftest import Story
+
+AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 
 def widget_crd(group: str, plural: str = "widgets") -> dict[str, object]:
@@ -107,3 +112,54 @@ def test_ten_new_source_kinds_take_no_worker_away(story: Story) -> None:
     wanted = {f"k{number}": group for number, group in enumerate(groups)}
     story.until(lambda: story.data("t") == wanted, "all ten are copied")
     story.in_parallel(lambda group: story.remove(story.ref("CustomResourceDefinition", f"widgets.{group}")), groups)
+
+
+def test_a_group_that_is_broken_at_the_start_is_named_and_harms_no_other(story: Story) -> None:
+    group = f"{story.namespace}.example.io"
+    story.configmap("s", data={"k": "1"})
+    rules = {"replace-data.k": "configmap:s:data.k", "replace-data.w": f"widgets.v1.{group}:w:spec.k"}
+    story.configmap("t", rules=rules)
+    with broken(story, group):
+        program = story.start("--target=configmap")
+        story.until(lambda: story.data("t") == {"k": "1"}, "what needs no broken group is copied")
+        story.until(lambda: "UnknownKind" in story.reasons("t"), "the other rule waits")
+        (line,) = program.lines("rule state changed")
+        assert f"{group}/v1" in line["why"]
+
+    story.serve(widget_crd(group))
+    make_widget(story, group, "2")
+    story.until(lambda: story.data("t") == {"k": "1", "w": "2"}, "it is copied when the group is whole")
+    program.stop()
+    story.remove(story.ref("CustomResourceDefinition", f"widgets.{group}"))
+
+
+@contextmanager
+def broken(story: Story, group: str) -> Iterator[None]:
+    """Have the server name a group that it cannot tell of."""
+    if story.server.embedded is not None:
+        faults = story.server.embedded.faults()
+        story.serve(widget_crd(group))
+        told = discovery(story)
+        for item in told["items"]:
+            if item["metadata"]["name"] == group:
+                item["versions"][0].update(freshness="Stale", resources=[])
+        with faults.status(code=200, path="/apis", headers={"Content-Type": AGGREGATED}, body=json.dumps(told)):
+            yield
+        return
+    wire = story.server.wire()
+    service = {"namespace": story.namespace, "name": "nobody"}
+    spec = {"group": group, "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 100, "service": service}
+    body = {"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": f"v1.{group}"}}
+    path = "/apis/apiregistration.k8s.io/v1/apiservices"
+    assert wire.request("POST", path, body={**body, "spec": {**spec, "insecureSkipTLSVerify": True}}).status == 201
+    try:
+        story.until(
+            lambda: group in {item["metadata"]["name"] for item in discovery(story)["items"]}, "the group is named"
+        )
+        yield
+    finally:
+        assert wire.request("DELETE", f"{path}/v1.{group}").status == 200
+
+
+def discovery(story: Story) -> Any:
+    return story.server.wire().request("GET", "/apis", headers={"Accept": AGGREGATED}).json()
