@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from controllers.copier.consent import CrossNamespace
 from controllers.copier.guards import Guard
-from controllers.copier.kinds import check_resource_text, is_full_form, is_guarded, spelt_out
+from controllers.copier.kinds import check_resource_text, is_full_form, is_guarded
 from controllers.copier.metering import Meter
 from controllers.copier.namespaces import NAMESPACES, Namespaces
 from controllers.copier.outages import Outages
@@ -388,7 +388,7 @@ def _resources(text: str) -> list[str]:
             check_resource_text(item)
         except ConfigError as error:
             raise ConfigError(f'{error}, got "{item}"') from None
-    return [spelt_out(item) for item in comma_list(text)]
+    return comma_list(text)
 
 
 def _namespaces(text: str) -> list[str]:

@@ -12,7 +12,6 @@ from typing import Final, TypeAlias
 
 from controllers.copier.consent import Target
 from controllers.copier.cycles import Edge
-from controllers.copier.kinds import spelt_out
 from controllers.copier.problems import RuleError
 from controllers.copier.rules import Fate, Rule, RuleSet, Source
 from controllers.copier.sources import (
@@ -73,7 +72,7 @@ def _names_of(rule: Rule, whom: Target, policy: Policy) -> tuple[tuple[str, str]
     if not isinstance(rule.origin, Source):
         return ()
     cluster = cluster_of(rule.origin, whom, policy)
-    return tuple((cluster, text) for text in (spelt_out(rule.origin.resource), *policy.sources))
+    return tuple((cluster, text) for text in (rule.origin.resource, *policy.sources))
 
 
 def read_all(

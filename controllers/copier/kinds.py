@@ -33,13 +33,14 @@ def check_resource_text(text: str) -> None:
     """Raise `ConfigError`, saying what is wanted, unless `text` is WORD, WORD.VERSION, WORD.GROUP or all three."""
     if "/" in text:
         raise ConfigError(f"want RESOURCE, RESOURCE.GROUP or RESOURCE.VERSION.GROUP{_dotted_hint(text)}")
-    if len(text) > _MAX_TEXT or not _RESOURCE.fullmatch(text):
+    if len(text) > _MAX_TEXT or not _RESOURCE.fullmatch(text) or not _may_end(text):
         raise ConfigError("want RESOURCE, RESOURCE.GROUP or RESOURCE.VERSION.GROUP in letters, digits, '-' and '.'")
 
 
-def spelt_out(text: str) -> str:
-    """Write the core group, which a trailing dot stands for, by its name."""
-    return f"{text}core" if text.endswith(".") else text
+def _may_end(text: str) -> bool:
+    """Tell whether a trailing dot, which stands for the core group, is where a group may begin."""
+    _, dot, rest = text.removesuffix(".").partition(".")
+    return not text.endswith(".") or not dot or _VERSION.fullmatch(rest.lower()) is not None
 
 
 def _dotted_hint(text: str) -> str:

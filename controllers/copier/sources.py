@@ -23,7 +23,7 @@ from controllers.copier.consent import (
 from controllers.copier.conversions import convert
 from controllers.copier.cycles import changes, identity_of
 from controllers.copier.destinations import check_allowed
-from controllers.copier.kinds import is_core, spelt_out, string_maps_of
+from controllers.copier.kinds import is_core, string_maps_of
 from controllers.copier.paths import Key, Path, Place, read, show
 from controllers.copier.problems import RuleError, malformed
 from controllers.copier.queries import Query
@@ -160,7 +160,7 @@ def resolve_kind(mapper: Kinds, text: str) -> Resource:
     Raises `RuleError` (`UnknownKind`, `AmbiguousKind`, `UnsupportedKind`), and `NotSyncedError` from `KnownKinds`.
     """
     try:
-        resource = mapper.resolve(spelt_out(text))
+        resource = mapper.resolve(text)
     except AmbiguousKindError as error:
         raise RuleError("AmbiguousKind", f"{text} may be {' or '.join(error.candidates)}; write one of these") from None
     except UnknownKindError as error:

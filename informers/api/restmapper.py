@@ -104,7 +104,7 @@ class RESTMapper:
         """Return what `NAME`, `NAME.VERSION`, `NAME.VERSION.GROUP` or `NAME.GROUP` means, ignoring case.
 
         NAME is a plural, singular, kind or short name. The second part is a version if it looks like one. The core
-        group is `core`, or nothing after a dot that follows a version. Core wins over other groups; then a plural wins
+        group is `core`, or nothing after the last dot (`services.v1.`, `services.`). Core wins over other groups; then a plural wins
         over a singular, a kind and a short name, in this order; `extensions` loses.
 
         Without `ask` the server is not asked and not waited for, as it may not answer for long: it counts what is known,
@@ -487,7 +487,7 @@ def _parse(text: str) -> _Wanted:
         parts = [name, *(after.split(".") if after else [])]
     elif has_more:
         group = rest
-        parts = [name, *rest.split(".")]
+        parts = [name, *(rest.split(".") if rest else [])]
     else:
         parts = [name]
     if not all(parts):

@@ -185,6 +185,7 @@ def loads(server: Server) -> int:
         ("pods.v1.", "pods.v1"),
         ("pods.v1.core", "pods.v1"),
         ("pods.core", "pods.v1"),
+        ("pods.", "pods.v1"),
         ("pods.v1alpha1", "pods.v1alpha1.a.example.com"),
         ("pods.a.example.com", "pods.v1alpha1.a.example.com"),
         ("deploy", "deployments.v1.apps"),
@@ -280,7 +281,7 @@ def test_core_wins_with_a_short_name_over_a_plural_elsewhere(mapper: RESTMapper,
 
 
 @pytest.mark.parametrize(
-    "text", ["", ".", "pods.", ".v1", "pods..v1", "pods.v1..", "pods.v1.a..b", "a b", "a\tb", "x" * 254]
+    "text", ["", ".", "..", "pods..", ".v1", "pods..v1", "pods.v1..", "pods.v1.a..b", "a b", "a\tb", "x" * 254]
 )
 def test_text_that_names_nothing_is_a_config_error(text: str, mapper: RESTMapper, server: Server) -> None:
     with pytest.raises(ConfigError):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from controllers.copier.destinations import check_allowed
-from controllers.copier.kinds import check_resource_text, is_full_form, is_guarded, spelt_out
+from controllers.copier.kinds import check_resource_text, is_full_form, is_guarded
 from controllers.copier.paths import parse_path
 from controllers.copier.problems import RuleError
 from informers import GVR, ConfigError
+from informers.api.restmapper import _parse
 
 SECRETS = GVR("", "v1", "secrets")
 WIDGETS = GVR("example.io", "v1", "widgets")
@@ -91,19 +94,16 @@ def test_only_resource_version_group_is_the_full_form() -> None:
     assert not any(map(is_full_form, short))
 
 
-def test_a_trailing_dot_is_the_core_group() -> None:
-    assert [spelt_out(text) for text in ("services.", "services.v1.", "services.v1", "a.b")] == [
-        *("services.core", "services.v1.core", "services.v1", "a.b")
-    ]
-
-
-@pytest.mark.parametrize("text", ["secret", "deployments.v1.apps", "services.v1.", "services.core", "A.b-c.io"])
+@pytest.mark.parametrize(
+    "text", ["secret", "deployments.v1.apps", "services.v1.", "services.V1.", "services.", "services.core", "A.b-c.io"]
+)
 def test_a_kind_in_one_of_its_forms_is_taken(text: str) -> None:
     check_resource_text(text)
 
 
 @pytest.mark.parametrize(
-    "text", ["", " ", "a b", "a..b", ".a", "-a", "a_b", "a.v1..", "x" * 254, "apps/v1/deployments"]
+    "text",
+    ["", " ", "a b", "a..b", ".a", "-a", "a_b", "a.v1..", "a.b.", "a.v1.b.", ".", "x" * 254, "apps/v1/deployments"],
 )
 def test_other_text_is_no_kind(text: str) -> None:
     with pytest.raises(ConfigError):
@@ -113,3 +113,14 @@ def test_other_text_is_no_kind(text: str) -> None:
 def test_a_kind_as_urls_have_it_gets_the_right_form_as_a_hint() -> None:
     with pytest.raises(ConfigError, match=r"write deployments\.v1\.apps"):
         check_resource_text("apps/v1/deployments")
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(st.one_of(st.text(max_size=20), st.text("a.v1-/B", max_size=12)))
+def test_every_text_that_is_taken_for_a_kind_is_one_for_the_mapper(text: str) -> None:
+    try:
+        check_resource_text(text)
+    except ConfigError:
+        return
+
+    assert _parse(text).name
