@@ -46,7 +46,7 @@ def test_the_flags_of_2019_still_work() -> None:
         "-t", "federatedsecret,secret", "--target=configmaps.v1.", "-n=a,b", "-nc", "-v", "4", "-logtostderr"
     )
 
-    assert options.target == ["federatedsecret", "secret", "configmaps.v1.core"]
+    assert options.target == ["federatedsecret", "secret", "configmaps.v1."]
     assert options.namespace == ["a", "b", "c"]
     assert options.log_level == "debug"
     assert options.ignored_flags == ("logtostderr",)
