@@ -64,6 +64,11 @@ class Contest:
         """When a contest is over if nobody undoes the last write."""
         return self.written_at + CALM
 
+    @property
+    def next_look(self) -> float:
+        """When a contested rule may be written again, or is contested no more."""
+        return self.held_until if self.is_flipped else self.ends_at
+
     def end_if_calm(self, now: float) -> None:
         """Let the contest be over if nobody has undone the last write for long enough."""
         if self.is_on and not self.is_flipped and now >= self.ends_at:

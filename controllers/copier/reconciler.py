@@ -261,7 +261,7 @@ class Copier:
 
     def _leavings(self, target: Object, turns: Sequence[Turn], memory: Memory, live: Document) -> Sequence[Leaving]:
         """Name what has lost its reason to be there and may still be there."""
-        if self.writer.is_waiting_for_right(memory):
+        if self.writer.waits_for_right(memory):
             return ()
         orphans = orphaned(turns, memory, live, target.ref.gvr, self.clock.monotonic(), self.namespaces.is_staying)
         return [*departed(memory), *orphans, *abandoned(turns, memory)]
@@ -339,14 +339,15 @@ class Copier:
         second_look = next_missing(memory, now)
         if second_look is not None:
             times.append(second_look)
-        if memory.departed and memory.forbidden is not None and memory.forbidden.retry_at is not None:
-            times.append(memory.forbidden.retry_at)
+        forbidden = self.writer.waits_for_right(memory)
+        if forbidden is not None and forbidden.retry_at is not None and (memory.departed or memory.missing):
+            times.append(forbidden.retry_at)
         for turn in turns:
             if turn.is_quiet and turn.found is None:
                 times.append(memory.waiting_since + _FIRST_SYNC_WAIT)
             contest = memory.contests.get(turn.identity)
-            if contest is not None and contest.is_on:
-                times.append(contest.held_until if contest.is_flipped else contest.ends_at)
+            if contest is not None and contest.is_on and now < contest.next_look:
+                times.append(contest.next_look)
             settled = memory.settled.get(turn.identity)
             if settled is not None and settled.has_lost:
                 times.append(min(settled.retry_at, now + _SCHEMA_WAIT))

@@ -183,23 +183,26 @@ class Writer:
                 settled = memory.settled[turn.identity] = Settled(settled.text, kept)
         turn.settled = settled
 
-    def is_waiting_for_right(self, memory: Memory) -> bool:
-        """Tell whether it is too early to ask again whether the target may be written."""
+    def waits_for_right(self, memory: Memory) -> Stall | None:
+        """Return what the target may not be written for, while it is too early to ask again."""
         waiting = memory.forbidden
-        return waiting is not None and waiting.retry_at is not None and self.clock.monotonic() < waiting.retry_at
+        if waiting is None or waiting.retry_at is None or self.clock.monotonic() >= waiting.retry_at:
+            return None
+        return waiting
 
     def hold_changes(self, draft: Draft, turns: Iterable[Turn], memory: Memory) -> bool:
         """Keep back changes that may not be made yet, or that somebody undoes each time; tell whether there are any."""
         is_any = False
-        record = _Rivals(self, draft)
+        rivals = _Rivals(self, draft)
+        forbidden = self.waits_for_right(memory)
         for turn in turns:
             contest = memory.contests.get(turn.identity)
             if turn.rule is None or turn.found is None:
                 continue
-            if draft.changes(turn) and self.is_waiting_for_right(memory) and memory.forbidden is not None:
-                turn.error = memory.forbidden.error
+            if draft.changes(turn) and forbidden is not None:
+                turn.error = forbidden.error
             elif contest is not None:
-                self._hold_contested(draft, turn, contest, record)
+                self._hold_contested(draft, turn, contest, rivals)
             is_any = is_any or (turn.error is not None and draft.changes(turn))
         return is_any
 
@@ -231,7 +234,7 @@ class Writer:
         Rules whose content is refused get their error, and what may not leave stays. Raises `TargetGoneError`,
         `BusyError`, and what the framework tries again: a conflict, no answer, a failure.
         """
-        whole = _Group(changed, leavings)
+        whole = _Group(changed, [leaving for leaving in leavings if leaving.drops])
         try:
             return self._send(draft, whole, memory).live
         except RuleError as problem:
@@ -414,8 +417,7 @@ def _groups(draft: Draft, whole: _Group) -> Sequence[_Group]:
     for turn in whole.turns:
         parent = draft.outcomes[turn.id].place[:-1]
         groups.setdefault(turn.id if turn.source is None else (turn.source, parent), []).append(turn)
-    leavings = [each for each in whole.leavings if each.drops]
-    return (*map(_Group, groups.values()), *(_Group((), [leaving]) for leaving in leavings))
+    return (*map(_Group, groups.values()), *(_Group((), [leaving]) for leaving in whole.leavings))
 
 
 def _below(place: Place, other: Place, document: Document) -> Leaf:

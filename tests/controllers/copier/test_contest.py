@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from controllers.copier.contest import CALM, FLIPS, Contest
 from controllers.copier.rules import PREFIX
 from informers import ForbiddenError, ObjectRef
-from tests.controllers.copier.conftest import World
+from tests.controllers.copier.conftest import CONFIGMAPS, World
 
 RULES = {"replace-data.user": "configmap:s:data.user"}
 
@@ -137,6 +137,14 @@ def test_ten_minutes_without_a_flip_end_a_contest() -> None:
     world.touch(target, data={"user": "rival"})
     world.look(target)
     assert world.objects[target]["data"]["user"] == "old"
+
+
+def test_a_contested_rule_without_its_source_is_not_looked_at_all_the_time() -> None:
+    world, target = contested()
+    del world.objects[ObjectRef(CONFIGMAPS, "a", "s")]
+    world.clock.advance(30)
+
+    assert world.look(target).requeue_after is None
 
 
 def test_a_rival_that_may_not_be_asked_for_is_nobody_known() -> None:

@@ -557,6 +557,33 @@ def test_a_missing_right_to_patch_keeps_a_removal_for_later(removing: World) -> 
     assert len(removing.copier.memories) == 0
 
 
+def test_a_missing_right_to_patch_keeps_for_later_what_goes_with_its_source(removing: World) -> None:
+    removing.source(k="1")
+    target = removing.target({"replace-data.k": "configmap:s:data.k"})
+    removing.look(target)
+    removing.answers = [refused(403)]
+    lose(removing, target)
+    assert removing.look(target).requeue_after == pytest.approx(60)
+
+    removing.clock.advance(60)
+    removing.look(target)
+
+    assert data(removing, target) == {}
+
+
+def test_what_is_left_to_another_rule_is_not_said_to_be_refused(removing: World) -> None:
+    removing.source(k="1")
+    target = removing.target({"replace-data": "configmap:s:data", "replace-data.k": "configmap:s:data.k"})
+    removing.look(target)
+    be_picky(removing, {"k"})
+    removing.source(k="2")
+    removing.drop_rules(target, "replace-data")
+
+    removing.look(target)
+
+    assert removing.reasons() == ["Copied", "Invalid"]
+
+
 def test_a_target_deleted_while_a_removal_is_due_is_forgotten(removing: World) -> None:
     target = removing.target({"replace-data.k": 'json:"v"'})
     removing.look(target)
