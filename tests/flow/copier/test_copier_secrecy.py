@@ -6,6 +6,7 @@ That nothing is told is searched for at the end of every story (conftest.py); he
 from __future__ import annotations
 
 import base64
+import json
 import re
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
@@ -15,7 +16,7 @@ import pytest
 from tests.flow.copier.conftest import MARK, MARK_BASE64, is_told
 
 if TYPE_CHECKING:
-    from tests.flow.copier.conftest import Story
+    from tests.flow.copier.conftest import Program, Story
 
 # Bugs, each at another place on the way of an object called like it, with all that is known there in their texts.
 BUGS = """
@@ -101,9 +102,23 @@ def test_everything_that_can_go_wrong_is_told_without_a_value(story: Story) -> N
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         story.pages.append(answer.read().decode())
     program.stop()
+    file = story.directory / "targets.json"
+    names = ("t", "list", "no-list", "quoted")
+    manifests = [story.client.get(story.ref("ConfigMap", name)).thaw() for name in names]
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}))
+    reports = [report(story, "explain", f"--filename={file}"), report(story, "--dry-run", "--target=configmap")]
 
+    for told in reports:
+        assert told.process.wait(60) == 1
+        assert "replace-data.good" in told.output.read_text()
     assert "k8s_copier" in story.pages[0]
     assert {"ValueError", "GeneratorExit", "MemoryError"} <= set(re.findall(r"[A-Z]\w+", program.log.read_text()))
+
+
+def report(story: Story, *words: str) -> Program:
+    """Have the copier report on everything."""
+    where = (f"--kubeconfig={story.server.kubeconfig}", f"--namespace={story.namespace}")
+    return story.run("-m", "controllers", "copier", *words, *where, "--log-level=debug")
 
 
 @pytest.mark.parametrize("before", range(6))
