@@ -26,7 +26,7 @@ from controllers.copier.memory import Memory
 from controllers.copier.ownership import read_record
 from controllers.copier.paths import look as look_at
 from controllers.copier.paths import take
-from controllers.copier.problems import RuleError
+from controllers.copier.problems import RuleError, telling_no_value
 from controllers.copier.reconciler import MANAGED_FIELDS, Look
 from controllers.copier.report import Report, TargetLines, as_json, as_text, in_order
 from controllers.copier.rings import Rings
@@ -57,6 +57,7 @@ _RINGS: Final = "cycles are searched among these rules only"
 _OFFLINE: Final = "no cluster was asked: what a rule reads, and who consents, is not known"
 
 
+@telling_no_value()
 def explain(manager: Manager, options: argparse.Namespace, policy: Policy) -> int:
     """Print what the rules in the files, or of the object, would do; return the exit status.
 
@@ -83,6 +84,7 @@ def explain(manager: Manager, options: argparse.Namespace, policy: Policy) -> in
     return tell(explainer.report(cases), options.output)
 
 
+@telling_no_value()
 def explain_offline(options: argparse.Namespace, policy: Policy) -> int:
     """Print as much as can be said without a cluster; return the exit status."""
     from controllers.copier.offline import built_in_kinds

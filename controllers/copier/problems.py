@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Final
+
+from informers import InformersError
 
 
 class State(StrEnum):
@@ -82,6 +85,17 @@ class UnexpectedError(Exception):
         places = traceback.extract_tb(error.__traceback__)
         place = f" at {places[-1].filename}:{places[-1].lineno} in {places[-1].name}" if places else ""
         super().__init__(f"{type(error).__name__}{place}")
+
+
+@contextmanager
+def telling_no_value() -> Iterator[None]:
+    """Let no fault of ours tell what was worked on, as what comes up is printed or logged. Raises `UnexpectedError`."""
+    try:
+        yield
+    except InformersError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, its text may hold a value
+        raise UnexpectedError(error) from None
 
 
 def malformed(text: str) -> RuleError:

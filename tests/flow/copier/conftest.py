@@ -77,6 +77,13 @@ def in_base64(text: str, before: int) -> str:
     return coded[4 if before else 0 : len(coded) // 4 * 4 - 4]
 
 
+def begin(code: str = "") -> list[str]:
+    """Return how Python begins a controller; `code` is run in its process before."""
+    if not code:
+        return ["-m", "controllers"]
+    return ["-c", f"{code}\nfrom controllers.__main__ import main\nraise SystemExit(main())"]
+
+
 PIECES = [MARK[-9:], *(in_base64(MARK, before) for before in range(3)), MARK_BASE64[-12:]]
 
 
@@ -136,13 +143,8 @@ class Story:
 
     def start(self, *flags: str, kubeconfig: Path | None = None, code: str = "") -> Program:
         """Start a copier that works in this story's namespaces; `code` is run in its process before."""
-        begin = (
-            ["-c", f"{code}\nfrom controllers.__main__ import main\nraise SystemExit(main())"]
-            if code
-            else ["-m", "controllers"]
-        )
         return self.run(
-            *begin,
+            *begin(code),
             "copier",
             f"--kubeconfig={kubeconfig or self.server.kubeconfig}",
             f"--namespace={','.join([self.namespace, *self.namespaces])}",

@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.flow.copier.conftest import MARK, MARK_BASE64, is_told
+from tests.flow.copier.conftest import MARK, MARK_BASE64, begin, is_told
 
 if TYPE_CHECKING:
     from tests.flow.copier.conftest import Program, Story
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Bugs, each at another place on the way of an object called like it, with all that is known there in their texts.
 BUGS = """
 import controllers.copier as copier
+import controllers.copier.explain as explain
 import controllers.copier.reconciler as reconciler
 
 def break_(module, name, find, *kinds):
@@ -38,6 +39,7 @@ def break_(module, name, find, *kinds):
 
 name_of = lambda arg: getattr(arg, "name", "")
 break_(reconciler, "make_draft", name_of, ValueError, GeneratorExit, MemoryError)
+break_(explain, "make_draft", name_of, ValueError)
 break_(copier, "keep_rules", name_of, ValueError)
 """
 BROKEN = (
@@ -107,18 +109,21 @@ def test_everything_that_can_go_wrong_is_told_without_a_value(story: Story) -> N
     manifests = [story.client.get(story.ref("ConfigMap", name)).thaw() for name in names]
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}))
     reports = [report(story, "explain", f"--filename={file}"), report(story, "--dry-run", "--target=configmap")]
+    broken = report(story, "explain", "configmap", f"{story.namespace}/{BROKEN[0]}", code=BUGS)
 
     for told in reports:
         assert told.process.wait(60) == 1
         assert "replace-data.good" in told.output.read_text()
+    assert broken.process.wait(60) == 1
+    assert "ValueError" in broken.log.read_text()
     assert "k8s_copier" in story.pages[0]
     assert {"ValueError", "GeneratorExit", "MemoryError"} <= set(re.findall(r"[A-Z]\w+", program.log.read_text()))
 
 
-def report(story: Story, *words: str) -> Program:
-    """Have the copier report on everything."""
+def report(story: Story, *words: str, code: str = "") -> Program:
+    """Have the copier report."""
     where = (f"--kubeconfig={story.server.kubeconfig}", f"--namespace={story.namespace}")
-    return story.run("-m", "controllers", "copier", *words, *where, "--log-level=debug")
+    return story.run(*begin(code), "copier", *words, *where, "--log-level=debug")
 
 
 @pytest.mark.parametrize("before", range(6))
