@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +12,8 @@ import yaml
 from informers import GVR, Client, ObjectRef
 from informers.testing import APIServer
 from informers.testing.clients import open_client
+from informers.testing.relay import Relay
+from tests.flow.copier.conftest import unmarked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,4 +91,91 @@ def test_a_cluster_that_does_not_answer_at_the_start_holds_up_no_other(story: St
     relay.heal()
     relay.reset()
     story.until(lambda: story.data("t") == {"k": "one"}, "written when the cluster has come back")
+    program.stop()
+
+
+SECRETS = GVR("", "v1", "secrets")
+HUB_CERTIFICATE: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Secret",
+    "metadata": {"name": "web-tls", "annotations": {"k8s-copier.fig.org/allow-copy-to": "member-*/*/Secret/web-tls"}},
+    "type": "kubernetes.io/tls",
+}
+
+
+def certificate(number: int) -> dict[str, str]:
+    """Return what cert-manager writes into a Secret, at each renewal something else."""
+    pair = {"tls.crt": f"certificate {number}", "tls.key": f"key {number}"}
+    return {key: base64.b64encode(text.encode()).decode() for key, text in pair.items()}
+
+
+def test_a_certificate_of_the_home_cluster_goes_straight_into_two_member_clusters_one_of_which_fails_on_and_off(
+    story: Story, tmp_path: Path
+) -> None:
+    with ExitStack() as opened:
+        servers = [opened.enter_context(APIServer()) for _ in range(2)]
+        clients = [opened.enter_context(open_client(server.kubeconfig)) for server in servers]
+        relay = opened.enter_context(Relay(servers[1].kubeconfig, directory=tmp_path))
+        kubeconfig = merged(
+            story.directory / "three",
+            **{"home": story.server.kubeconfig, "member-1": servers[0].kubeconfig, "member-2": relay.kubeconfig},
+        )
+        home = story.apply({**HUB_CERTIFICATE, "data": certificate(1)})
+        rule = {"k8s-copier.fig.org/replace-data": f"secret:home/{story.namespace}/web-tls:data"}
+        target = {"metadata": {"name": "web-tls", "annotations": rule}, "type": "kubernetes.io/tls"}
+        for client in clients:
+            client.create(NAMESPACES, {"metadata": {"name": story.namespace}}, field_manager="test")
+            client.create(
+                SECRETS,
+                {**target, "data": {"tls.crt": "", "tls.key": ""}},
+                namespace=story.namespace,
+                field_manager="test",
+            )
+
+        def arrived(member: int, number: int) -> bool:
+            found = clients[member].get(ObjectRef(SECRETS, story.namespace, "web-tls"))
+            return unmarked(found.get("data")) == certificate(number)
+
+        def renew(number: int) -> None:
+            story.apply({**HUB_CERTIFICATE, "data": certificate(number)})
+
+        contexts = [f"--context={name}" for name in ("home", "member-1", "member-2")]
+        program = story.start("--target=secret", *contexts, kubeconfig=kubeconfig)
+        story.until(lambda: arrived(0, 1) and arrived(1, 1), "both members have it")
+
+        for number, (breaks, heals) in enumerate([(relay.refuse, relay.heal), (relay.freeze, relay.heal)], start=2):
+            breaks()
+            renew(number)
+            story.until(lambda number=number: arrived(0, number), "the other member is not held up")  # type: ignore[misc]
+            assert arrived(1, number - 1)
+            heals()
+            relay.reset()
+            story.until(lambda number=number: arrived(1, number), "it is made up for")  # type: ignore[misc]
+
+        assert unmarked(story.content(home))["metadata"]["annotations"] == HUB_CERTIFICATE["metadata"]["annotations"]
+        program.stop()
+
+
+def test_the_cluster_of_a_source_may_go_away_and_come_back(story: Story, other: Other) -> None:
+    relay = story.server.relay()
+    kubeconfig = merged(story.directory / "several", hub=relay.kubeconfig, here=other.kubeconfig)
+    source = f"configmap:hub/{story.namespace}/source"
+    rules = {"k8s-copier.fig.org/replace-data.k": f"{source}:data.k"}
+    story.configmap("source", data={"k": "1"}, allow=f"here/{story.namespace}/ConfigMap/t")
+    other.configmap("t", {"metadata": {"annotations": rules}})
+    program = story.start("--target=configmap", "--all-contexts", kubeconfig=kubeconfig)
+    story.until(lambda: other.data("t") == {"k": "1"}, "copied across")
+
+    relay.refuse()
+    ref = ObjectRef(CONFIGMAPS, story.namespace, "t")
+    other.client.patch(ref, {"data": {"k": "drifted"}}, field_manager="test")
+    story.until(lambda: other.data("t") == {"k": "1"}, "what the source was last stays in force")
+    story.configmap("source", data={"k": "2"})
+    relay.heal()
+    story.until(lambda: other.data("t") == {"k": "2"}, "what it became meanwhile is copied")
+
+    story.configmap("source", allow="nobody")
+    story.until(lambda: [line["reason"] for line in program.lines("rule state changed")][-1:] == ["ConsentMissing"])
+    told = program.lines("rule state changed")[-1]["why"]
+    assert f'"here/{story.namespace}/ConfigMap/t"' in told
     program.stop()
