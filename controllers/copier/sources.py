@@ -276,6 +276,7 @@ class Snapshot:
         self._objects: dict[ObjectRef, Object | None] = {}
         self._documents: dict[ObjectRef, dict[str, Plain]] = {}
         self._incomplete: set[ObjectRef] = set()
+        self._is_lacking = False
 
     def object_of(self, ref: ObjectRef) -> Object | None:
         """Return a source as the cache has it, maybe only its metadata; None if it surely is not there.
@@ -291,14 +292,15 @@ class Snapshot:
     def document_of(self, source: Object) -> dict[str, Plain]:
         """Return a source's content, decoded once a turn. Raises `RuleError` (`SourceUnavailable`) if it is not there."""
         if source.ref in self._incomplete:
+            self._is_lacking = True
             raise RuleError("SourceUnavailable", f"the content of {source.ref} could not be read yet")
         if source.ref not in self._documents:
             self._documents[source.ref] = decode(source.raw)
         return self._documents[source.ref]
 
     def is_incomplete(self) -> bool:
-        """Tell whether any source turned out to be incomplete."""
-        return bool(self._incomplete)
+        """Tell whether the content of a source was wanted that is incomplete."""
+        return self._is_lacking
 
     def _read(self, ref: ObjectRef) -> Object | None:
         try:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controllers.copier.destinations import check_allowed
-from controllers.copier.kinds import check_resource_text, is_full_form, is_guarded
-from controllers.copier.paths import parse_path
+from controllers.copier.kinds import check_resource_text, is_full_form, is_guarded, string_maps_of
+from controllers.copier.paths import locate, parse_path, put, take
 from controllers.copier.problems import RuleError
 from informers import GVR, ConfigError
 from informers.api.restmapper import _parse
@@ -124,3 +128,127 @@ def test_every_text_that_is_taken_for_a_kind_is_one_for_the_mapper(text: str) ->
         return
 
     assert _parse(text).name
+
+
+# --- whatever a path comes to mean -------------------------------------------------------------------------------
+
+WORDS = (
+    *(
+        "metadata",
+        "name",
+        "uid",
+        "annotations",
+        "labels",
+        "finalizers",
+        "status",
+        "kind",
+        "spec",
+        "data",
+        "stringData",
+        "x",
+    ),
+    *(
+        "metadata.name",
+        "annotations.k8s-copier.fig.org/replace-a",
+        "k8s-copier.fig.org/replace-a",
+        "fig",
+        "org/replace-a",
+    ),
+    *("kubectl.kubernetes.io/last-applied-configuration", "k8s-copier"),
+)
+
+
+def plain(word: str) -> str:
+    return "." + word
+
+
+def escaped(word: str) -> str:
+    return "." + word.replace(".", r"\.")
+
+
+def quoted(word: str) -> str:
+    return f"[{json.dumps(word)}]"
+
+
+def in_single_quotes(word: str) -> str:
+    return f"['{word}']"
+
+
+def bare(word: str) -> str:
+    return f"[{word}]"
+
+
+SPELLINGS = st.sampled_from([plain, escaped, quoted, in_single_quotes, bare])
+TEXTS = st.lists(st.builds(lambda spell, word: spell(word), SPELLINGS, st.sampled_from(WORDS)), min_size=1, max_size=5)
+PLAINS: st.SearchStrategy[Any] = st.recursive(
+    st.sampled_from(["a", None]),
+    lambda inside: st.dictionaries(st.sampled_from(WORDS), inside, max_size=3) | st.lists(inside, max_size=2),
+    max_leaves=8,
+)
+DOCUMENTS = st.builds(
+    lambda document, metadata, annotations: {
+        "apiVersion": "v1",
+        **document,
+        "metadata": {"name": "t", **metadata, "annotations": annotations},
+    },
+    st.dictionaries(st.sampled_from(WORDS), PLAINS, max_size=3),
+    st.dictionaries(st.sampled_from(WORDS), PLAINS, max_size=3),
+    st.dictionaries(st.sampled_from(WORDS), st.just("a"), max_size=3),
+)
+
+
+def protected_part(document: dict[str, Any]) -> dict[str, Any]:
+    """Return what no rule may touch, without any of the code that judges paths."""
+    metadata = document["metadata"]
+    annotations = metadata.get("annotations") or {}
+    return {
+        **{key: document.get(key, "absent") for key in ("apiVersion", "kind", "status", "stringData")},
+        "metadata": {key: value for key, value in metadata.items() if key in {"name", "uid", "finalizers"}},
+        "annotations": {
+            name: text
+            for name, text in annotations.items()
+            if name.startswith("k8s-copier.fig.org/") or name == "kubectl.kubernetes.io/last-applied-configuration"
+        },
+    }
+
+
+@settings(deadline=None, max_examples=150)  # the machine may be busy
+@given(TEXTS, DOCUMENTS, st.booleans())
+def test_a_path_that_is_allowed_never_comes_to_mean_a_protected_place(
+    parts: list[str], document: dict[str, Any], removes: bool
+) -> None:
+    try:
+        path = parse_path("".join(parts).removeprefix("."))
+        check_allowed(path, SECRETS)
+    except RuleError:
+        return
+    before = protected_part(document)
+
+    changed = json.loads(json.dumps(document))
+    place = locate(changed, path, string_maps_of(SECRETS))
+    with suppress(RuleError):
+        if removes:
+            take(changed, place)
+        else:
+            put(changed, place, {"name": "other", "annotations": {}})
+
+    assert protected_part(changed) == before
+
+
+def test_most_words_can_be_written_in_some_place() -> None:
+    allowed = {
+        word
+        for word in WORDS
+        for parent in ("spec", "metadata.labels", "data")
+        if is_allowed(f"{parent}{quoted(word)}") and is_allowed(f"{parent}{bare(word)}")
+    }
+
+    assert allowed == set(WORDS)
+
+
+def is_allowed(text: str) -> bool:
+    try:
+        check_allowed(parse_path(text), SECRETS)
+    except RuleError:
+        return False
+    return True

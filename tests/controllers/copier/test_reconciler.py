@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from controllers.copier.consent import CrossNamespace
 from controllers.copier.guards import Guard
 from controllers.copier.namespaces import NAMESPACES
 from controllers.copier.problems import UnexpectedError
-from controllers.copier.rules import PREFIX
+from controllers.copier.rules import PREFIX, Fate
 from controllers.copier.sources import Policy
 from informers import (
     GVR,
@@ -527,6 +528,62 @@ def test_strictly_secrets_among_themselves_and_other_kinds_need_no_consent_in_th
     world.look(configmap)
 
     assert world.reasons() == ["Copied", "Copied"]
+
+
+def told_of(world: World, caplog: pytest.LogCaptureFixture, rules: Mapping[str, str]) -> list[object]:
+    """Return all that is said and done about a target, in two looks with some time between."""
+    target = world.put(
+        CONFIGMAPS, "a", "t", metadata={"annotations": {PREFIX + key: text for key, text in rules.items()}}
+    )
+    caplog.clear()
+    with caplog.at_level("DEBUG"):
+        first = world.look(target)
+        world.clock.advance(60)
+        second = world.look(target)
+    lines = [(record.msg, getattr(record, "fields", None)) for record in caplog.records]
+    metrics = world.copier.memories.of(target, world.objects[target]["metadata"]["uid"]).reported
+    return [first, second, world.events, world.patches, lines, metrics]
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        {"data": {"token": "MQ=="}},
+        {"data": {}},
+        {"data": {"token": "MQ=="}, "type": "kubernetes.io/service-account-token"},
+        {"data": {"token": "MQ=="}, "type": "helm.sh/release.v1"},
+        {"data": {"token": "MQ=="}, "allow": "b"},
+        {"data": {"token": "MQ=="}, "allow": "a|b"},
+        {"data": {"token": "MQ=="}, "incomplete": True},
+        {"data": None, "rules": {"replace-data.x": "configmap:a/t:data.k"}},
+    ],
+)
+@pytest.mark.parametrize("fate", [Fate.RETAIN, Fate.REMOVE])
+def test_without_consent_nothing_tells_whether_the_source_exists_and_what_it_is(
+    there: dict[str, Any], fate: Fate, caplog: pytest.LogCaptureFixture
+) -> None:
+    rules = {"replace-data.k": "secret:b/s:data.token", "replace-data.l": "secret:b/s:data.token.[0]"}
+    without = told_of(World(on_source_missing=fate), caplog, rules)
+    world = World(on_source_missing=fate)
+    annotations = {PREFIX + key: text for key, text in there.get("rules", {}).items()}
+    if "allow" in there:
+        annotations[f"{PREFIX}allow-copy-to"] = there["allow"]
+    source = world.put(
+        SECRETS,
+        "b",
+        "s",
+        metadata={"annotations": annotations},
+        data=there["data"],
+        type=there.get("type", "Opaque"),
+    )
+    if there.get("incomplete"):
+        world.incomplete.add(source)
+    world.version = 0  # so that the target is the same in both worlds
+
+    with_it = told_of(world, caplog, rules)
+
+    assert with_it == without
+    assert "ConsentMissing" in str(without)
 
 
 # --- several clusters ------------------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ def test_a_certificate_of_the_home_cluster_goes_straight_into_two_member_cluster
         )
         home = story.apply({**HUB_CERTIFICATE, "data": certificate(1)})
         rule = {"k8s-copier.fig.org/replace-data": f"secret:home/{story.namespace}/web-tls:data"}
-        target = {"metadata": {"name": "web-tls", "annotations": rule}, "type": "kubernetes.io/tls"}
+        target: dict[str, Any] = {"metadata": {"name": "web-tls", "annotations": rule}, "type": "kubernetes.io/tls"}
         for client in clients:
             client.create(NAMESPACES, {"metadata": {"name": story.namespace}}, field_manager="test")
             client.create(
