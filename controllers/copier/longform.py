@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from controllers.copier.problems import RuleError, malformed
@@ -34,7 +34,7 @@ _LINE: Final = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]")
 class Item:
     """One item of the list: what could be read of it, and its first fault; what is at fault reads as null."""
 
-    plain: Plain
+    plain: Plain = field(repr=False)
     fault: RuleError | None = None
 
 

@@ -28,7 +28,7 @@ LONG_FORM: Final = "rules"  # the annotation's name, and the id of what is wrong
 MAX_RULES: Final = 128
 MAX_NAME: Final = 63  # the API server's, for what follows the slash in an annotation's name
 _MAX_REMEMBERED: Final = 1024
-_MAX_LIST_REMEMBERED: Final = 16 * 1024
+_MAX_LIST_REMEMBERED: Final = 8 * 1024
 _MAX_SHOWN: Final = 200
 
 _NAME_PATH: Final = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
@@ -289,7 +289,7 @@ def _parse_list(text: str) -> tuple[Rule | BadRule, ...]:
     return tuple(_parse_item(f"{LONG_FORM}[{number}]", item) for number, item in enumerate(items))
 
 
-_parse_list_once = lru_cache(maxsize=256)(_parse_list)
+_parse_list_once = lru_cache(maxsize=128)(_parse_list)
 
 
 def _parse_item(id_: str, item: Item) -> Rule | BadRule:

@@ -200,3 +200,20 @@ def test_any_value_is_converted_or_refused_and_never_changed_itself(value: Plain
     except RuleError as error:
         assert error.reason in {"TypeMismatch", "DecodeFailed"}  # noqa: PT017 - either is right
     assert encode(value) == before
+
+
+marked = st.text(st.characters(exclude_categories=["Cs"]), max_size=6).map("hunter2{}".format)
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(
+    st.one_of(marked, marked.map(lambda text: base64.b64encode(text.encode()).decode()), marked.map('"{}'.format)),
+    conversions,
+)
+def test_no_fault_says_what_the_value_is(value: str, conversion: Conversion) -> None:
+    try:
+        convert(value, conversion)
+    except RuleError as error:
+        told = f"{error} {error!r} {error.text}"
+        assert "hunter2" not in told
+        assert base64.b64encode(b"hunter2")[:8].decode() not in told

@@ -139,17 +139,22 @@ def test_a_fault_in_a_constant_is_told_by_position_and_quotes_nothing() -> None:
 
 
 def test_a_constant_larger_than_a_mebibyte_is_too_large() -> None:
+    assert parse_constant(json.dumps("x" * (1024 * 1024 - 2)))
     with pytest.raises(RuleError, match="TooLarge"):
-        parse_constant(json.dumps("x" * (1024 * 1024)))
+        parse_constant(json.dumps("x" * (1024 * 1024 - 1)))
 
 
-def test_a_source_value_nested_too_deep_is_a_type_mismatch() -> None:
-    deep: Plain = "x"
-    for _ in range(65):
-        deep = [deep]
+def test_a_value_may_be_nested_so_deep() -> None:
+    most: Plain = "x"
+    for _ in range(64):
+        most = [most] if isinstance(most, str) else {"k": most}
 
+    check_size(most, too_deep="TypeMismatch")
     with pytest.raises(RuleError, match="TypeMismatch"):
-        check_size(deep, too_deep="TypeMismatch")
+        check_size([most], too_deep="TypeMismatch")
+    assert parse_constant("[" * 64 + "]" * 64)
+    with pytest.raises(RuleError, match="MalformedRule"):
+        parse_constant("[" * 65 + "]" * 65)
 
 
 @settings(deadline=None)  # the machine may be busy
