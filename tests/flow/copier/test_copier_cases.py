@@ -382,6 +382,44 @@ def an_equal_number_is_no_write_and_a_list_element_is_named_in_the_long_form(cas
     assert case.version(equal) == version
 
 
+def values_are_converted_as_a_rule_says(case: Case) -> Iterator[Wait]:
+    case.configmap("s", {"n": "7", "json": '{"a": [1, null]}', "text": "é", "raw": "//79"})
+    case.deployment("d", {})
+    rules = """
+- {to: data.text, from: {resource: deployment, name: D, path: spec.replicas}, as: string}
+- {to: data.no-text, from: {resource: deployment, name: D, path: spec.replicas}}
+- {to: data.json, from: {resource: deployment, name: D, path: 'spec.template.spec.containers[*].name | sort(@)'}, as: json}
+- {to: data.found, from: {resource: deployment, name: D, path: "spec.template.spec.containers[?image=='x'].name | [0]"}}
+- {to: data.encoded, from: {resource: configmap, name: S, path: data.text}, encode: base64}
+- {to: data.decoded, value: w6k=, decode: base64}
+- {to: data.undecodable, from: {resource: configmap, name: S, path: data.raw}, decode: base64}
+- {to: data.default, from: {resource: configmap, name: S, path: data.none}, onSourceMissing: {default: d}}
+- {to: data.hidden, from: {resource: configmap, name: S, path: 'abs(data.text)'}}
+- {op: remove, to: data.gone}
+- {op: merge, to: data, value: {merged: "1", gone-too: null}}
+- {to: data.bad, from: {resource: configmap, name: S, path: data.n}, as: whatever}
+"""
+    rules = rules.replace("name: D", f"name: {case.of('d')}").replace("name: S", f"name: {case.of('s')}")
+    target = case.configmap("t", {"gone": "x", "gone-too": "x", "own": "x"}, {"rules": rules})
+    yield case.has(
+        "t",
+        {
+            "own": "x",
+            "text": "3",
+            "json": '["app","side"]',
+            "found": "side",
+            "encoded": "w6k=",
+            "decoded": "é",
+            "default": "d",
+            "merged": "1",
+        },
+    )
+    reasons = {"DecodeFailed", "JMESPathFailed", "MalformedRule", "SourcePathMissing", "TypeMismatch"}
+    yield lambda: reasons <= set(case.story.reasons(case.of("t"))), "what does not work is told"
+    yield from case.quiet()
+    assert case.writes(target) == 1
+
+
 def an_immutable_target_takes_what_it_can_and_the_rest_is_tried_once(case: Case) -> Iterator[Wait]:
     case.configmap("s", {"k": "1", "x": "1"})
     target = case.configmap("t", {"k": "0"})
@@ -401,6 +439,7 @@ def an_immutable_target_takes_what_it_can_and_the_rest_is_tried_once(case: Case)
 
 
 CASES = (
+    values_are_converted_as_a_rule_says,
     two_rules_of_one_source_and_a_constant_follow,
     only_a_change_of_the_copied_value_is_a_write,
     a_source_is_never_written_and_a_target_in_sync_never_again,
