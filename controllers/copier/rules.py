@@ -141,11 +141,6 @@ class RuleSet:
     def __bool__(self) -> bool:
         return bool(self.rules or self.bad)
 
-    @property
-    def is_complete(self) -> bool:
-        """Tell whether every rule of the list says where it writes; if not, a rule missed here may still be there."""
-        return not any(each.to is None and each.id.partition("[")[0] == LONG_FORM for each in self.bad)
-
 
 def has_rules(annotations: Mapping[str, str]) -> bool:
     """Tell whether an object is a target: whether one of its annotations could be a rule, good or bad."""
@@ -250,9 +245,7 @@ def _parse_instance(text: str) -> tuple[str | None, str | None, str]:
     if len(parts) > 3:
         raise malformed(f"instance: want NAME, NAMESPACE/NAME or CLUSTER/NAMESPACE/NAME, found {len(parts)} parts")
     name = parts[-1]
-    # What cannot be a part of a URL path cannot be a name of anything.
-    if not name or name in {".", ".."} or "%" in name or len(name) > 253:
-        raise malformed("instance: want the name of an object")
+    _check_object_name(name, "instance")
     cluster = parts[0] if len(parts) == 3 else None
     namespace = parts[-2] if len(parts) > 1 else None
     if cluster is not None and not _CLUSTER.fullmatch(cluster):
@@ -261,6 +254,12 @@ def _parse_instance(text: str) -> tuple[str | None, str | None, str]:
     if namespace is not None and not _NAMESPACE.fullmatch(namespace) and (namespace or cluster is None):
         raise malformed("instance: want a namespace before '/'")
     return cluster, namespace, name
+
+
+def _check_object_name(text: str, where: str) -> None:
+    # What cannot be a part of a URL path cannot be a name of anything.
+    if text in {".", ".."} or len(text) > 253 or not _OBJECT_NAME.fullmatch(text):
+        raise malformed(f"{where}: want the name of an object")
 
 
 def _parse_source_path(text: str) -> Path | Query:
@@ -375,7 +374,7 @@ def _parse_item_origin(plain: Mapping[str, Plain], operation: Operation) -> Sour
         if key not in texts:
             raise malformed(f"from.{key}: is required")
     _check_resource(texts["resource"], "from.resource")
-    _check_object_name(texts["name"])
+    _check_object_name(texts["name"], "from.name")
     if "namespace" in texts and not _NAMESPACE.fullmatch(texts["namespace"]):
         raise malformed("from.namespace: want the name of a namespace")
     if "cluster" in texts and not _CLUSTER.fullmatch(texts["cluster"]):
@@ -385,12 +384,6 @@ def _parse_item_origin(plain: Mapping[str, Plain], operation: Operation) -> Sour
     except RuleError as error:
         raise malformed(f"from.path: {error.text}") from None
     return Source(texts["resource"], texts.get("namespace"), texts["name"], path, texts.get("cluster"))
-
-
-def _check_object_name(text: str) -> None:
-    # What cannot be a part of a URL path cannot be a name of anything.
-    if not text or text in {".", ".."} or len(text) > 253 or not _OBJECT_NAME.fullmatch(text):
-        raise malformed("from.name: want the name of an object")
 
 
 def _parse_conversion(plain: Mapping[str, Plain]) -> Conversion:

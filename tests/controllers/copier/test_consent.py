@@ -127,6 +127,11 @@ def test_a_target_of_another_cluster_needs_four_parts(text: str, given_: bool) -
     assert has_consent(text, target(cluster="member-1"), source_cluster="hub") is given_
 
 
+@pytest.mark.parametrize("text", [",".join(["dev"] * 64), "dev" + " " * (8 * 1024 - 3), "dev\n" * 64])
+def test_an_annotation_may_be_as_long_as_its_limits(text: str) -> None:
+    assert has_consent(text, target(), source_cluster="")
+
+
 def test_one_bad_entry_spoils_all() -> None:
     assert parse_consent("a,b")
     assert not parse_consent("a,b,c|d")

@@ -85,6 +85,12 @@ def test_any_text_is_a_path_or_the_parse_error(text: str) -> None:
     assert path is None or parse_path(str(path)) == path
 
 
+@settings(deadline=None)  # the machine may be busy
+@given(st.lists(words, min_size=1, max_size=6).map(".".join))
+def test_a_plain_path_prints_as_it_was_written_in_its_case(text: str) -> None:
+    assert str(parse_path(text)) == text
+
+
 def test_long_texts_are_refused_by_their_length() -> None:
     with pytest.raises(RuleError, match="at most 1024 characters, found 200004"):
         parse_path('["' + "x" * 200_000 + '"]')

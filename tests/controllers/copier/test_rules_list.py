@@ -271,13 +271,6 @@ def test_an_empty_list_has_no_rules() -> None:
     assert not parse("[]")
 
 
-def test_what_the_list_hides_is_known() -> None:
-    assert parse(f"[{GOOD}, {{to: a}}]", b="json:").is_complete
-    assert not parse(f"[{GOOD}, {{op: merge}}]").is_complete
-    assert not parse("{").is_complete
-    assert parse_rules({f"{PREFIX}rules-x": "json:1"}).is_complete
-
-
 @pytest.mark.parametrize(("levels", "reason"), [(64, None), (65, "MalformedRule"), (200, "MalformedRule")])
 @pytest.mark.parametrize("where", ["value: DEEP", "value: 1, onSourceMissing: {default: DEEP}"])
 def test_a_constant_may_be_nested_so_deep(levels: int, reason: str | None, where: str) -> None:
@@ -307,8 +300,6 @@ def test_a_list_of_too_many_rules_is_none_and_neither_are_the_others() -> None:
         assert not found.rules
         assert {each.error.reason for each in found.bad} == {"TooManyRules"}
         assert "129" in found.bad[0].error.text
-    assert not beyond.is_complete
-    assert together.is_complete
 
 
 def test_names_that_the_short_form_cannot_say_are_said_here() -> None:
