@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from informers import GVR, ObjectRef
+import pytest
+
+from informers import GVR, InvalidError, ObjectRef
 from tests.flow.copier.conftest import PREFIX
 
 if TYPE_CHECKING:
@@ -438,8 +440,71 @@ def an_immutable_target_takes_what_it_can_and_the_rest_is_tried_once(case: Case)
     assert case.writes(target) == 1
 
 
+def a_ring_is_refused_on_all_its_members_and_freed_when_it_is_broken(case: Case) -> Iterator[Wait]:
+    case.configmap("one", {"x": "1", "own": "1"}, {"replace-data.x": "configmap:~two:data.x"})
+    d = case.deployment("d", {"replace-metadata.labels.x": "configmap:~one:data.x"})
+    case.configmap("two", {"x": "2"}, {"replace-data.x": "deployment:~d:metadata.labels.x"})
+    for name in ("one", "d", "two"):
+        yield lambda: "Cycle" in case.story.reasons(case.of(name)), f"{name} is on a ring"  # noqa: B023
+    yield from case.quiet()
+    assert case.data("two") == {"x": "2"}
+
+    case.configmap("two", {"x": "3"}, {"replace-data.x": None})
+    yield case.has("one", {"x": "3", "own": "1"})
+    yield lambda: case.story.content(d)["metadata"].get("labels") == {"x": "3"}, "the next one follows"
+
+
+def types_are_kept_and_changed_only_on_request(case: Case) -> Iterator[Wait]:
+    case.deployment("d", {})
+    secret = {"good": "cGxhaW4=", "bad": "/w=="}
+    case.story.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": case.of("s")}, "data": secret})
+    source = f"resource: deployments, name: {case.of('d')}, path: spec.replicas"
+    rules = f"""
+- {{to: data.text, from: {{{source}}}, as: string}}
+- {{to: data.number, from: {{{source}}}}}
+- {{to: data.plain, from: {{resource: secrets, name: {case.of("s")}, path: data.good}}, decode: base64}}
+- {{to: data.bytes, from: {{resource: secrets, name: {case.of("s")}, path: data.bad}}, decode: base64}}
+- {{to: data.query, from: {{resource: secrets, name: {case.of("s")}, path: "keys(data) | length(@)"}}, as: string}}
+"""
+    case.configmap("t", rules={"rules": rules})
+    yield case.has("t", {"text": "3", "plain": "plain", "query": "2"})
+    yield case.is_told("t", "Copied", "TypeMismatch", "DecodeFailed")
+
+
+def elements_and_case_are_taken_as_written(case: Case) -> Iterator[Wait]:
+    case.configmap("s", {"image": "x:2"})
+    source = f"resource: configmaps, name: {case.of('s')}, path: data.image"
+    rules = f"""
+- {{to: "spec.template.spec.containers[7].image", from: {{{source}}}}}
+- {{to: "spec.template.spec.containers[name=none].image", from: {{{source}}}}}
+- {{to: "spec.template.spec.containers[0].image", from: {{{source}}}}}
+- {{op: remove, to: spec.nothing.here}}
+"""
+    target = case.deployment("t", {"rules": rules, "replace-spec.minReadySeconds": "json:5"})
+
+    def spec() -> Any:
+        return case.story.content(target)["spec"]
+
+    yield lambda: spec().get("minReadySeconds") == 5, "the case is kept"
+    yield case.is_told("t", "Copied", "IndexOutOfRange", "ElementNotFound")
+    assert [each["image"] for each in spec()["template"]["spec"]["containers"]] == ["x:2", "example.com/app:1"]
+
+
+def a_name_too_long_for_an_annotation_is_refused_by_the_server(case: Case) -> Iterator[Wait]:
+    name = f"replace-data.{'x' * 51}"
+    target = case.configmap("t", rules={name[:63]: 'json:"v"'})
+    yield case.has("t", {"x" * 50: "v"})
+    with pytest.raises(InvalidError):
+        case.configmap("t", rules={name: 'json:"v"'})
+    yield lambda: case.writes(target) == 1, "nothing but the good one was written"
+
+
 CASES = (
     values_are_converted_as_a_rule_says,
+    a_ring_is_refused_on_all_its_members_and_freed_when_it_is_broken,
+    types_are_kept_and_changed_only_on_request,
+    elements_and_case_are_taken_as_written,
+    a_name_too_long_for_an_annotation_is_refused_by_the_server,
     two_rules_of_one_source_and_a_constant_follow,
     only_a_change_of_the_copied_value_is_a_write,
     a_source_is_never_written_and_a_target_in_sync_never_again,
