@@ -67,6 +67,17 @@ def test_a_value_goes_with_its_source_after_a_second_look(removing: World) -> No
     assert removing.reads == 1
 
 
+def test_what_stays_without_its_source_is_asked_about_and_told_once(removing: World) -> None:
+    target = removing.target({"replace-data.k": "configmap:s:data.k"}, data={"k": "mine"})
+    for _ in range(4):
+        removing.look(target)
+        removing.clock.advance(2)
+
+    assert data(removing, target) == {"k": "mine"}
+    assert removing.reasons() == ["SourceMissing", "Kept"]
+    assert removing.reads == 1
+
+
 def test_a_source_that_comes_back_in_time_takes_nothing_along(removing: World) -> None:
     removing.source(k="1")
     target = removing.target({"replace-data.k": "configmap:s:data.k"})
@@ -406,6 +417,32 @@ def test_what_another_rule_is_about_is_left_to_that_rule(removing: World) -> Non
     removing.look(target)
     assert data(removing, target) == {"b": "8"}
     assert "Kept" not in removing.reasons()
+
+
+def test_where_another_rules_path_leads_through_nothing_goes(removing: World) -> None:
+    target = removing.target({"replace-data.k": 'json:"v"', "merge-data": 'json:{"m": "1"}'})
+    removing.look(target)
+
+    removing.drop_rules(target, "replace-data.k")
+    removing.look(target)
+
+    assert data(removing, target) == {"k": "v", "m": "1"}
+    assert removing.reasons() == ["Copied"]
+
+
+def test_a_rule_that_is_back_before_its_value_went_keeps_it(removing: World) -> None:
+    target = removing.target({"replace-data.k": 'json:"v"', "replace-data.l": 'json:"w"'})
+    removing.look(target)
+    removing.drop_rules(target, "replace-data.k")
+    removing.read_errors = [ServerError("boom", status=500)]
+    with pytest.raises(ServerError):
+        removing.look(target)
+    removing.touch(target, "test", metadata={"annotations": {f"{PREFIX}replace-data.k": 'json:"v"'}})
+
+    removing.look(target)
+
+    assert data(removing, target) == {"k": "v", "l": "w"}
+    assert removing.reads == 1
 
 
 def test_a_rule_with_another_destination_leaves_the_old_one(removing: World) -> None:
