@@ -118,6 +118,7 @@ class Copier:
             raise UnexpectedError(error) from None
 
     def _reconcile(self, request: Request) -> Result:
+        _log.debug("woken", extra=fields(target=str(request.ref)))
         target = self._target(request.ref)
         if target is None or self._is_going(target) or not self._concerns(target):
             self._forget(request.ref)
@@ -317,7 +318,8 @@ class Copier:
             outcome = outcomes.get(turn.id)
             if turn.error is None and outcome is not None and outcome.changes:
                 written = f"wrote {show(outcome.place)} from {turn.found}"
-            statuses.append(Status(turn.id, turn.identity, turn.problem, written))
+            source = self.policy.told(turn.source, seen_from=target.cluster) if turn.source is not None else ""
+            statuses.append(Status(turn.id, turn.identity, turn.problem, written, source))
         report(self.events, target, memory, statuses)
 
     def _warn_base64(

@@ -30,6 +30,7 @@ class Status:
     identity: Identity
     error: RuleError | None = None
     written: str = ""  # what was written and from where, if it was
+    source: str = ""  # what it reads, as far as that is known
 
     @property
     def state(self) -> State:
@@ -97,6 +98,8 @@ def warn_base64(events: EventRecorder, target: Object, rule: str, option: str) -
 
 def _log_change(level: int, target: Object, status: Status) -> None:
     facts = {"target": str(target.ref), "rule": status.rule, "state": str(status.state), "reason": status.reason}
+    if status.source:
+        facts["source"] = status.source
     if status.error is not None:
         facts["why"] = status.error.text
     _log.log(level, "rule state changed", extra=fields(**facts))

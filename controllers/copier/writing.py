@@ -304,7 +304,10 @@ class Writer:
         try:
             answer = self.client.patch(draft.ref, patch.body, kind=patch.kind, field_manager=FIELD_MANAGER)
         except (APIError, TransportError) as error:
-            self.meter.patched(draft.ref.cluster, answers.sent_as(error))
+            result = answers.sent_as(error)
+            self.meter.patched(draft.ref.cluster, result)
+            if result is Sent.CONFLICT:
+                _log.debug("conflict", extra=fields(target=str(draft.ref)))
             raise
         self.meter.patched(draft.ref.cluster, Sent.NOOP if answer.resource_version == draft.version else Sent.OK)
         return answer
