@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from controllers.copier.consent import CrossNamespace
 from controllers.copier.guards import Guard
-from controllers.copier.kinds import check_resource_text, is_full_form, is_guarded
+from controllers.copier.kinds import check_resource_text, is_full_form
 from controllers.copier.metering import Meter
 from controllers.copier.namespaces import NAMESPACES, Namespaces
 from controllers.copier.outages import Outages
@@ -25,17 +25,16 @@ from controllers.copier.rings import Rings
 from controllers.copier.rules import Fate, has_rules
 from controllers.copier.schemas import Schemas
 from controllers.copier.sources import KnownKinds, Policy
+from controllers.copier.targets import TargetKinds, why_off
 from controllers.copier.writing import Writer
 from informers import (
     JSON,
-    AmbiguousKindError,
     ConfigError,
     FlagParser,
     InformersError,
     Manager,
     Object,
     Selection,
-    SystemClock,
     UnknownKindError,
     comma_list,
     fields,
@@ -262,21 +261,23 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
     if options.form is Form.EXPLAIN:
         return
     clusters = manager.clusters()
-    if len(clusters) == 1:
-        for text in options.target:
-            _check_target(manager, clusters[0], text)
-    # Of several clusters one may not answer, and the others do not wait for it. What a kind's name means in each is told
+    mappers = {cluster: manager.mapper(cluster) for cluster in clusters}
+    policy = policy_of(options, manager.cluster_names())
+    clock = manager.clock
+    # Of several clusters one may not answer, and the others do not wait for it: what a kind's name means there is told
     # when it is known, and a guarded kind that is not named in full is refused object by object.
+    is_one = len(clusters) == 1
+    is_sure = [_check_target(manager, clusters[0], text) for text in options.target] if is_one else [False]
+    if not all(is_sure):
+        kinds = TargetKinds(options.target, mappers, policy.name_of, clock, may_end=not is_one)
+        manager.add_runnable("target-kinds", kinds.run, leader_only=False)
     selections = [Selection(text, namespaces=tuple(options.namespace), transform=keep_rules) for text in options.target]
     listers = [manager.lister(selection, required=False) for selection in selections]
     targets = dict(zip(options.target, listers, strict=True))
-    mappers = {cluster: manager.mapper(cluster) for cluster in clusters}
     manager.add_ready_check("targets", lambda: why_unready(targets, mappers))
-    clock = SystemClock()
     meter = Meter()
     meter.show(clusters)
     graph = manager.dependency_graph(namespaces=options.namespace)
-    policy = policy_of(options, manager.cluster_names())
     guard = Guard(manager.mapper, tuple(filter(is_full_form, options.target)), manager.lease())
     namespaces = manager.lister(Selection(NAMESPACES, metadata_only=True), required=False)
     # Whoever only looks at what feeds a target waits for no answer.
@@ -363,23 +364,22 @@ def concerns_rules(old: Object | None, new: Object | None) -> bool:
     return any(obj is not None and has_rules(obj.annotations) for obj in (old, new))
 
 
-def _check_target(manager: Manager, cluster: str, text: str) -> None:
-    """Refuse a target's kind before anything starts; one that is not served yet, or unknown yet, may come."""
+def _check_target(manager: Manager, cluster: str, text: str) -> bool:
+    """Refuse a target's kind before anything starts; one that is not served yet may come. False if nobody could tell."""
     try:
-        gvr = manager.mapper(cluster).resolve(text).gvr
-    except AmbiguousKindError as error:
-        raise ConfigError(f"--target: {text} may be {' or '.join(error.candidates)}; write one of these") from None
+        why = why_off(manager.mapper(cluster), text)
     except UnknownKindError as error:
         near = {"perhaps": error.candidates} if error.candidates else {}
         _log.warning("target is not served; it is waited for", extra=fields(target=text, **near))
-        return
+        return True
     except ConfigError:
         raise
     except InformersError as error:
         _log.warning("kinds cannot be discovered yet; this is tried again", extra=fields(target=text, error=str(error)))
-        return
-    if is_guarded(gvr) and not is_full_form(text):
-        raise ConfigError(f"--target: {text} is a kind that gives power over others; to mean it, write {gvr}")
+        return False
+    if why is not None:
+        raise ConfigError(f"--target: {why}")
+    return True
 
 
 def _resources(text: str) -> list[str]:

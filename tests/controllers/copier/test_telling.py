@@ -28,7 +28,8 @@ class Counted:
         for name, series in SERIES.items():
             if name.startswith("k8s_copier_"):
                 for key, value in series.samples():
-                    found[name.removeprefix("k8s_copier_"), *key[1:]] = getattr(value, "count", value)
+                    number = value if isinstance(value, float | int) else value.count
+                    found[name.removeprefix("k8s_copier_"), *key[1:]] = number
         return found
 
     def since(self) -> dict[tuple[str, ...], float]:
