@@ -26,8 +26,8 @@ class Counted:
     def _now() -> dict[tuple[str, ...], float]:
         found: dict[tuple[str, ...], float] = {}
         for name, series in SERIES.items():
-            if name.startswith("k8s_copier_"):
-                for key, value in series.samples():
+            for key, value in series.samples() if name.startswith("k8s_copier_") else ():
+                if key[0] == "":  # the cluster that this world is
                     number = value if isinstance(value, float | int) else value.count
                     found[name.removeprefix("k8s_copier_"), *key[1:]] = number
         return found
