@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,6 @@ from tests.flow.copier.conftest import unmarked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.flow.copier.conftest import Story
 
@@ -95,12 +95,7 @@ def test_a_cluster_that_does_not_answer_at_the_start_holds_up_no_other(story: St
 
 
 SECRETS = GVR("", "v1", "secrets")
-HUB_CERTIFICATE: dict[str, Any] = {
-    "apiVersion": "v1",
-    "kind": "Secret",
-    "metadata": {"name": "web-tls", "annotations": {"k8s-copier.fig.org/allow-copy-to": "member-*/*/Secret/web-tls"}},
-    "type": "kubernetes.io/tls",
-}
+EXAMPLE = Path(__file__).parents[3] / "hack" / "deploy" / "copier" / "across-clusters.yaml"
 
 
 def certificate(number: int) -> dict[str, str]:
@@ -118,28 +113,22 @@ def test_a_certificate_of_the_home_cluster_goes_straight_into_two_member_cluster
         relay = opened.enter_context(Relay(servers[1].kubeconfig, directory=tmp_path))
         kubeconfig = merged(
             story.directory / "three",
-            **{"home": story.server.kubeconfig, "member-1": servers[0].kubeconfig, "member-2": relay.kubeconfig},
+            **{"hub": story.server.kubeconfig, "member-1": servers[0].kubeconfig, "member-2": relay.kubeconfig},
         )
-        home = story.apply({**HUB_CERTIFICATE, "data": certificate(1)})
-        rule = {"k8s-copier.fig.org/replace-data": f"secret:home/{story.namespace}/web-tls:data"}
-        target: dict[str, Any] = {"metadata": {"name": "web-tls", "annotations": rule}, "type": "kubernetes.io/tls"}
+        source, target = yaml.safe_load_all(EXAMPLE.read_text().replace("cloud", story.namespace))
+        home = story.apply({**source, "data": certificate(1)})
         for client in clients:
             client.create(NAMESPACES, {"metadata": {"name": story.namespace}}, field_manager="test")
-            client.create(
-                SECRETS,
-                {**target, "data": {"tls.crt": "", "tls.key": ""}},
-                namespace=story.namespace,
-                field_manager="test",
-            )
+            client.create(SECRETS, target, namespace=story.namespace, field_manager="test")
 
         def arrived(member: int, number: int) -> bool:
             found = clients[member].get(ObjectRef(SECRETS, story.namespace, "web-tls"))
             return unmarked(found.get("data")) == certificate(number)
 
         def renew(number: int) -> None:
-            story.apply({**HUB_CERTIFICATE, "data": certificate(number)})
+            story.apply({**source, "data": certificate(number)})
 
-        contexts = [f"--context={name}" for name in ("home", "member-1", "member-2")]
+        contexts = [f"--context={name}" for name in ("hub", "member-1", "member-2")]
         program = story.start("--target=secret", *contexts, kubeconfig=kubeconfig)
         story.until(lambda: arrived(0, 1) and arrived(1, 1), "both members have it")
 
@@ -152,7 +141,7 @@ def test_a_certificate_of_the_home_cluster_goes_straight_into_two_member_cluster
             relay.reset()
             story.until(lambda number=number: arrived(1, number), "it is made up for")  # type: ignore[misc]
 
-        assert unmarked(story.content(home))["metadata"]["annotations"] == HUB_CERTIFICATE["metadata"]["annotations"]
+        assert unmarked(story.content(home))["metadata"]["annotations"] == source["metadata"]["annotations"]
         program.stop()
 
 
