@@ -157,7 +157,7 @@ class _Fold:
             for wish in group:
                 twins = _twins(wish, group, places)
                 applied.append(self._apply(wish, places[wish.rule], twins))
-        if self._schema is not None:
+        if self._schema is not None and any(has_acted for _, has_acted in applied):
             self._accept_amounts(self._live, self._wanted, ())
         settled = [
             (self._accept_settled(outcome) if has_acted else outcome, has_acted) for outcome, has_acted in applied
@@ -296,7 +296,9 @@ class _Fold:
 
     def _drop(self, place: Place, outcomes: Iterable[Outcome]) -> bool:
         """Take `place` away if it is there and no wish is about it; tell whether."""
-        if isinstance(look(self._wanted, place), Absent) or any(_is_about(each, place) for each in outcomes):
+        if isinstance(look(self._wanted, place), Absent) or any(
+            _is_about(each, place, self._keyed) for each in outcomes
+        ):
             return False
         take(self._wanted, place)
         return True
@@ -314,17 +316,14 @@ def _twins(wish: Wish, group: Sequence[Wish], places: Mapping[str, Place]) -> Se
     return rivals if len(rivals) > 1 else ()
 
 
-def _is_about(outcome: Outcome, place: Place) -> bool:
+def _is_about(outcome: Outcome, place: Place, keyed: Mapping[Fields, str]) -> bool:
     """Tell whether a wish decides what is at `place`; a merge decides only about what it names."""
     wish = outcome.wish
     parts: Iterable[Place] = (outcome.place,)
     if wish.operation in _MERGES and wish.value is not None and outcome.error is None:
-        parts = (*named_places(outcome.place, wish.value.plain), *(outcome.place + each for each in _places(wish)))
+        named = named_places(outcome.place, wish.value.plain, keyed)
+        parts = (*named, *((*outcome.place, *locate(None, path)) for path in wish.excepts))
     return any(meet(part, place) for part in parts)
-
-
-def _places(wish: Wish) -> Iterable[Place]:
-    return (locate(None, path) for path in wish.excepts)
 
 
 def _check_removable(document: Document, place: Place) -> None:
@@ -528,7 +527,8 @@ def _staying_by_key(live: list[Plain], wanted: list[Plain], key: str) -> Sequenc
     before, after = [_identity(each, key) for each in live], [_identity(each, key) for each in wanted]
     if None in before or None in after or len(set(before)) < len(before) or len(set(after)) < len(after):
         return None
-    staying = [position for position, each in enumerate(before) if each in after]
+    remaining = set(after)
+    staying = [position for position, each in enumerate(before) if each in remaining]
     return staying if after[: len(staying)] == [before[position] for position in staying] else None
 
 

@@ -8,12 +8,13 @@ take along from its source: the places it excepts, and what the API server has a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final, Protocol, TypeAlias
 
 from controllers.copier.kinds import is_core
 from controllers.copier.paths import Absent, Index, Key, Path, Place, Selector, locate, look, put, show, take
 from controllers.copier.problems import RuleError
-from controllers.copier.values import Plain, copy, describe
+from controllers.copier.values import Number, Plain, copy, describe
 from informers import GVR, patches
 
 Fields: TypeAlias = tuple[str, ...]  # the keys that lead to a field, whatever list elements are between
@@ -37,18 +38,33 @@ def _only_deletes(patch: Plain) -> bool:
     return patch is None
 
 
-def named_places(place: Place, patch: Plain) -> frozenset[Place]:
-    """Name what a merge patch for `place` sets: every value in it that is not a map, and every empty map."""
-    return frozenset(_named(place, patch))
+def named_places(place: Place, patch: Plain, keyed: Mapping[Fields, str] = MappingProxyType({})) -> frozenset[Place]:
+    """Name what a merge patch for `place` decides about: what it sets, down to elements of lists merged by a key."""
+    return frozenset(_named(place, patch, keyed))
 
 
-def _named(place: Place, patch: Plain) -> Iterator[Place]:
-    if not isinstance(patch, dict) or not patch:
+def _named(place: Place, patch: Plain, keyed: Mapping[Fields, str]) -> Iterator[Place]:
+    key = keyed.get(_fields_of(place), "")
+    if isinstance(patch, dict) and patch and not _decides_all(patch):
+        for name, value in patch.items():
+            if value is not None:
+                yield from _named((*place, Key(name.removeprefix(_DELETES))), value, keyed)
+    elif isinstance(patch, list) and key and all(isinstance(each, dict) and not _decides_all(each) for each in patch):
+        for element in patch:
+            value = element.get(key) if isinstance(element, dict) else None
+            step = Selector(key, value.text if isinstance(value, Number) else str(value))
+            yield from _named((*place, step), element, keyed)
+    else:
         yield place
-        return
-    for key, value in patch.items():
-        if value is not None:
-            yield from _named((*place, Key(key)), value)
+
+
+def _decides_all(patch: dict[str, Plain]) -> bool:
+    """Tell whether a map says what becomes of all there is, too, and not only of what it names."""
+    return "$patch" in patch or "$retainKeys" in patch
+
+
+def _fields_of(place: Place) -> Fields:
+    return tuple(step.name for step in place if isinstance(step, Key))
 
 
 class MergeRules(Protocol):
@@ -73,10 +89,11 @@ def merge_strategically(
     """
     rules.check_strategic(place)
     if not isinstance(patch, dict):
-        raise RuleError("TypeMismatch", f"{show(place)}: want a map to merge, found {describe(patch)}")
+        hint = "; JSON in a text takes as: value" if isinstance(patch, str) else ""
+        raise RuleError("TypeMismatch", f"{show(place)}: want a map to merge, found {describe(patch)}{hint}")
     if not isinstance(document, dict | Absent | None):
         raise RuleError("TypeMismatch", f"{show(place)}: want a map to merge into, found {describe(document)}")
-    top = tuple(step.name for step in place if isinstance(step, Key))
+    top = _fields_of(place)
     merged_lists: dict[Fields, str] = {}
 
     def rule_of(fields: Fields) -> patches.MergeRule | None:

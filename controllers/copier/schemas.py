@@ -225,7 +225,8 @@ class _Types:
 def _reference(schema: Mapping[str, Any]) -> str | None:
     """Return what a schema refers to, by itself or as the one of `allOf`."""
     alternatives: Iterable[Any] = (schema, *(schema.get("allOf") or ()))
-    return next((each["$ref"] for each in alternatives if isinstance(each, Mapping) and "$ref" in each), None)
+    found = (each.get("$ref") for each in alternatives if isinstance(each, Mapping))
+    return next((each for each in found if isinstance(each, str)), None)
 
 
 def _map(found: Any) -> Mapping[str, Any]:

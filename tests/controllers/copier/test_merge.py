@@ -111,6 +111,36 @@ def test_a_merge_names_what_it_sets_and_not_what_it_deletes() -> None:
     assert sorted(map(show, named)) == ["spec.a", "spec.m.b", "spec.m.empty"]
 
 
+def test_a_strategic_merge_names_elements_by_their_key_and_other_lists_as_a_whole() -> None:
+    patch = {
+        "l": [{"name": "a", "v": 1}],
+        "by-value": ["x"],
+        "$deleteFromPrimitiveList/other": ["y"],
+        "m": {"$retainKeys": ["x"], "x": 1},
+        "replaced": [{"$patch": "replace"}, {"name": "b"}],
+    }
+
+    named = named_places((), plain(patch), {("l",): "name", ("replaced",): "name", ("by-value",): ""})
+
+    assert sorted(map(show, named)) == ["by-value", "l[name=a].name", "l[name=a].v", "m", "other", "replaced"]
+
+
+def test_a_drop_goes_beside_a_strategic_merge_that_does_not_name_it() -> None:
+    live = deployment({"containers": [{"name": "old"}, {"name": "app", "image": "i"}]})
+    wish = Wish(
+        "r",
+        parse_path("spec.template.spec"),
+        Value(plain({"containers": [{"name": "app"}]})),
+        Operation.STRATEGIC_MERGE,
+    )
+    drops = [locate(live, parse_path(f"spec.template.spec.containers[name={name}]")) for name in ("old", "app")]
+
+    folded = fold(live, [wish], DEPLOYMENTS, schema=deployments(), drops=drops)
+
+    assert pod_of(folded) == {"containers": [{"name": "app", "image": "i"}]}
+    assert folded.dropped == drops[:1]
+
+
 # --- strategically -----------------------------------------------------------------------------------------------
 
 
@@ -314,6 +344,10 @@ def test_an_element_that_several_could_be_is_a_type_mismatch_and_nothing_is_writ
 
     assert "several items" in error_of(folded, "TypeMismatch")
     assert patch_of(live, folded) is None
+
+
+def test_a_text_of_json_is_hinted_at_its_conversion() -> None:
+    assert error_of(merged({}, "{}"), "TypeMismatch").endswith("found string; JSON in a text takes as: value")
 
 
 @pytest.mark.parametrize("patch", ["text", [{"name": "a"}], None])
