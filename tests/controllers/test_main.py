@@ -237,6 +237,42 @@ def test_a_kubeconfig_that_cannot_be_read_is_one_line_and_status_2(tmp_path: Pat
     assert not ended.stdout
 
 
+def test_explain_without_a_cluster_ends_with_what_the_rules_deserve(tmp_path: Path) -> None:
+    file = tmp_path / "file.yaml"
+    annotations = {"k8s-copier.fig.org/replace-data.k": 'json:"v"'}
+    manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "t", "annotations": annotations}}
+    file.write_text(json.dumps(manifest))
+
+    ended = run_copier("explain", f"--filename={file}", "--offline", f"--kubeconfig={tmp_path / 'absent'}")
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.endswith(
+        "1 target, 1 rule: 0 in sync, 1 to write, 0 waiting, 0 refused, 0 stalled, 0 contested\n"
+    )
+
+
+def test_a_dry_run_that_reaches_no_cluster_is_one_line_and_status_2(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    kubeconfig.write_text(
+        json.dumps(
+            {
+                "current-context": "c",
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                "clusters": [{"name": "c", "cluster": {"server": address}}],
+                "users": [{"name": "u", "user": {}}],
+            }
+        )
+    )
+
+    ended = run_copier("--target=configmap", "--dry-run", f"--kubeconfig={kubeconfig}")
+
+    (line,) = ended.stderr.splitlines()
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert line.startswith("k8s-copier: no cluster can be reached: ")
+
+
 def test_a_module_that_is_no_controller_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
