@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controllers.copier import queries
 from controllers.copier.paths import Key, Path, parse_path, show
 from controllers.copier.problems import RuleError
-from controllers.copier.queries import Query, parse_source_path
-from controllers.copier.values import Plain, decode, encode
+from controllers.copier.queries import MAX_STEPS, Query, parse_source_path
+from controllers.copier.values import MAX_BYTES, Plain, decode, encode
 
 DOCUMENT = b"""{
     "metadata": {
@@ -131,7 +132,10 @@ DOUBLING = "[@,@]|[@,@]" + "|[@,@]" * 90
         ("!" * 3000 + "@", None),
     ],
 )
-def test_what_would_take_for_ever_is_given_up(text: str, reason: str | None) -> None:
+def test_what_would_take_for_ever_is_given_up(text: str, reason: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "MAX_STEPS", MAX_STEPS // 10)
+    monkeypatch.setattr(queries, "MAX_BYTES", MAX_BYTES // 32)
+
     try:
         search(text)
     except RuleError as error:
