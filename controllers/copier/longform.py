@@ -14,13 +14,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from controllers.copier.problems import RuleError, malformed
-from controllers.copier.values import MAX_DEPTH, Number, Plain
+from controllers.copier.values import Number, Plain
 
 MAX_BYTES: Final = 128 * 1024
 # Beyond this the text as a whole is refused: readers of YAML take long, or give up, where nothing ever closes.
 MAX_NESTING: Final = 256
-# A value may stand in a map of an item, such as a default of a policy.
-_MAX_ITEM_DEPTH: Final = MAX_DEPTH + 2
 
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _NO_JSON_NUMBER: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
@@ -86,10 +84,7 @@ def _events(text: str) -> Iterator[_Event]:
         for event in yaml.parse(text, Loader=loader):
             mark = event.start_mark
             assert mark is not None
-            # A lone "!" is no tag to some readers, and turns quoted text into a number.
-            is_marked = bool(getattr(event, "anchor", None) or getattr(event, "tag", None)) or (
-                text[mark.index : mark.index + 1] == "!"
-            )
+            is_marked = bool(getattr(event, "anchor", None) or getattr(event, "tag", None))
             words = event.value if isinstance(event, yaml.ScalarEvent) else ""
             is_plain = isinstance(event, yaml.ScalarEvent) and not event.style
             yield _Event(type(event).__name__, mark.line, mark.column, words, is_plain, is_marked)
@@ -150,9 +145,6 @@ class _ListReader:
     def _node(self, event: _Event) -> Plain:
         if event.is_marked:
             self._fail(event, "want no tag, anchor or alias")
-        is_too_deep = self._depth - 1 > _MAX_ITEM_DEPTH  # the list of items is no part of an item
-        if is_too_deep:
-            self._fail(event, f"want at most {MAX_DEPTH} levels in a value")
         match event.sort:
             case "SequenceStartEvent":
                 plain: Plain = self._list()
@@ -162,7 +154,7 @@ class _ListReader:
                 plain = self._scalar(event)
             case _:
                 plain = None
-        return None if event.is_marked or is_too_deep else plain
+        return None if event.is_marked else plain
 
     def _list(self) -> Plain:
         found: list[Plain] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import pytest
 from hypothesis import given, settings
@@ -71,6 +72,9 @@ def test_a_path_is_tried_first(text: str) -> None:
         ("[list[0].on] == [`1`]", "false"),
         ("contains(list[*].on, `1`)", "false"),
         ("contains(data.k, `1`)", "false"),
+        ("contains(data.k, 'v')", "true"),
+        ("contains(data.k, 'w')", "false"),
+        ("contains(list[*].v, `2`)", "true"),
         ("metadata | keys(@)", '["name","annotations"]'),
         ("@.metadata.annotations", '{"a":"b"}'),
         ("data.{a: k, b: none}", '{"a":"v","b":null}'),
@@ -156,6 +160,14 @@ def test_what_is_neither_path_nor_expression_is_malformed(text: str) -> None:
         parse_source_path(text)
 
     assert "hunter2" not in caught.value.text
+
+
+@pytest.mark.parametrize("text", ["`hunter2`", "data[?k == `x y`]", "`\\``"])
+def test_a_literal_that_is_no_json_is_refused_where_the_library_only_warns(text: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(RuleError, match="MalformedRule"):
+            parse_source_path(text)
 
 
 def test_an_expression_may_be_so_long() -> None:
