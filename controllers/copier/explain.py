@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, cast
 
-from controllers.copier.compute import Document
+from controllers.copier.compute import Document, build_patch
 from controllers.copier.consent import Target
 from controllers.copier.cycles import identity_of
 from controllers.copier.describing import describe_look
@@ -325,6 +325,11 @@ class _Explainer:
             for turn in turns:
                 turn.error = turn.error or RuleError("TypeMismatch", "the target is nested too deep to be written")
             return look
+        try:
+            build_patch(draft.live, draft.folded, uid=draft.uid, resource_version=draft.version)
+        except RuleError as error:
+            for turn in turns:
+                turn.error = turn.error or (error if draft.changes(turn) else None)
         return replace(look, draft=draft, leavings=leavings)
 
     def _leavings(self, look: Look, live: Document) -> Sequence[Leaving]:

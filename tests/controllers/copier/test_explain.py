@@ -346,6 +346,15 @@ def test_a_ring_is_one_of_the_rules_in_the_file_not_of_those_before(world: World
     assert report["summary"]["write"] == 2
 
 
+def test_a_change_that_is_too_large_to_be_sent_is_told(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controllers.copier.compute.MAX_BODY", 10)
+
+    report = ask(target({"replace-data.k": 'json:"v"'}), status=1)
+
+    assert (the_rule(report)["action"], the_rule(report)["reason"]) == ("stall", "TooLarge")
+    assert report["targets"][0]["patch"] is None
+
+
 # --- notes -------------------------------------------------------------------------------------------------------
 
 
