@@ -49,14 +49,15 @@ def text(graph: CycleGraph, target: ObjectRef, rule: str) -> str:
 NAMES = ("t", "u", "v", "w")
 TOS = ("data", "data.k", "data.l", "metadata.labels.x")
 PATHS = ("data", "data.k", "data.l", "data.m", "metadata.labels", "metadata.resourceVersion", "")
+# Most rules meet, so that rings share rules, lose some and stay, or fall apart.
 RULES = st.builds(
     edge,
     st.sampled_from(["r", "s", "q"]),
-    st.sampled_from(TOS),
+    st.just("data") | st.sampled_from(TOS),
     st.builds(ref, st.sampled_from(NAMES)),
-    st.sampled_from(PATHS),
+    st.just("data") | st.sampled_from(PATHS),
 )
-CHANGES = st.lists(st.tuples(st.sampled_from(NAMES), st.lists(RULES, max_size=3)), max_size=12)
+CHANGES = st.lists(st.tuples(st.sampled_from(NAMES), st.lists(RULES, max_size=3)), min_size=3, max_size=14)
 
 
 def from_scratch(rules: Mapping[str, Iterable[Edge]]) -> dict[str, set[str]]:
@@ -182,6 +183,32 @@ def test_two_rings_that_share_a_rule_are_parted_when_it_goes() -> None:
     assert [each.name for each in told] == ["u"]
     assert set(graph.refused(ref("u"))) == {"l"}
     assert refused(graph, "v") == {"v"}
+
+
+def test_two_rings_through_one_target_are_one_and_what_is_left_of_it_stays_refused() -> None:
+    graph = CycleGraph()
+    graph.replace(ref("t"), "ConfigMap", [edge("u", "data.u", ref("u"), "data"), edge("v", "data.v", ref("v"), "data")])
+    for name in ("u", "v"):
+        graph.replace(ref(name), "ConfigMap", [edge("t", "data.t", ref("t"), "data")])
+
+    told = graph.replace(ref("u"), "ConfigMap", [])
+
+    assert [each.name for each in told] == ["t"]
+    assert set(graph.refused(ref("t"))) == {"v"}
+    assert refused(graph, "v") == {"v"}
+
+
+def test_what_feeds_itself_stays_refused_when_it_leaves_a_longer_ring() -> None:
+    graph = CycleGraph()
+    graph.replace(
+        ref("t"), "ConfigMap", [edge("self", "data.k", ref("t"), "data"), edge("u", "data.l", ref("u"), "data")]
+    )
+    graph.replace(ref("u"), "ConfigMap", [edge("t", "data.m", ref("t"), "data.k")])
+    assert set(graph.refused(ref("t"))) == {"self", "u"}
+
+    graph.replace(ref("u"), "ConfigMap", [])
+
+    assert set(graph.refused(ref("t"))) == {"self"}
 
 
 def test_who_goes_from_one_ring_straight_into_another_is_told_nothing() -> None:
