@@ -168,3 +168,30 @@ def test_the_cluster_of_a_source_may_go_away_and_come_back(story: Story, other: 
     told = program.lines("rule state changed")[-1]["why"]
     assert f'"here/{story.namespace}/ConfigMap/t"' in told
     program.stop()
+
+
+@pytest.mark.slow
+def test_a_source_cluster_that_is_away_for_half_a_minute_is_told_of_and_so_is_its_return(
+    story: Story, other: Other
+) -> None:
+    relay = story.server.relay()
+    kubeconfig = merged(story.directory / "several", hub=relay.kubeconfig, here=other.kubeconfig)
+    rule = {"k8s-copier.fig.org/replace-data.k": f"configmap:hub/{story.namespace}/source:data.k"}
+    story.configmap("source", data={"k": "1"}, allow="here/*/ConfigMap/t")
+    other.configmap("t", {"metadata": {"annotations": rule}})
+    flags = ["--target=configmap", "--all-contexts", "--on-source-missing=remove"]
+    program = story.start(*flags, kubeconfig=kubeconfig)
+    story.until(lambda: other.data("t") == {"k": "1"}, "copied across")
+
+    def reasons() -> list[str]:
+        return [line["reason"] for line in program.lines("rule state changed")]
+
+    relay.refuse()
+    story.until(lambda: reasons()[-1:] == ["ClusterUnavailable"], "it counts as down", timeout=120)
+    story.remove(story.ref("ConfigMap", "source"))
+    assert other.data("t") == {"k": "1"}
+
+    relay.heal()
+    story.until(lambda: other.data("t") == {}, "it is back, and its source is gone, and with it the consent")
+    story.until(lambda: reasons()[-1:] == ["ConsentMissing"], "that is told")
+    program.stop()
