@@ -269,7 +269,8 @@ def setup(manager: Manager, options: argparse.Namespace) -> None:
     is_one = len(clusters) == 1
     is_sure = [_check_target(manager, clusters[0], text) for text in options.target] if is_one else [False]
     if not all(is_sure):
-        kinds = TargetKinds(options.target, mappers, policy.name_of, clock, may_end=not is_one)
+        end = None if is_one else manager.stop
+        options.kinds = kinds = TargetKinds(options.target, mappers, policy.name_of, clock, end=end)
         manager.add_runnable("target-kinds", kinds.run, leader_only=False)
     selections = [Selection(text, namespaces=tuple(options.namespace), transform=keep_rules) for text in options.target]
     listers = [manager.lister(selection, required=False) for selection in selections]
@@ -335,9 +336,17 @@ def main(manager: Manager, options: argparse.Namespace) -> int:
     if options.form is Form.DRY_RUN:
         from controllers.copier.explain import tell
 
-        return tell(options.trial(), options.output)
+        report = options.trial()
+        _check_verdict(options)
+        return tell(report, options.output)
     manager.run()
+    _check_verdict(options)
     return 0
+
+
+def _check_verdict(options: argparse.Namespace) -> None:
+    if "kinds" in options and options.kinds.verdict:
+        raise ConfigError(options.kinds.verdict)
 
 
 def policy_of(options: argparse.Namespace, clusters: Mapping[str, str]) -> Policy:

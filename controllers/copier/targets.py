@@ -12,7 +12,7 @@ from threading import Condition, Lock
 from typing import Final
 
 from controllers.copier.kinds import is_full_form, is_guarded
-from informers import AmbiguousKindError, Clock, ConfigError, InformersError, RESTMapper, Stop, fields
+from informers import AmbiguousKindError, Clock, InformersError, RESTMapper, Stop, fields
 
 _PATIENCE: Final = 10.0  # for clusters to answer at the start
 
@@ -34,7 +34,11 @@ def why_off(mapper: RESTMapper, text: str) -> str | None:
 
 
 class TargetKinds:
-    """Watches what the names of targets' kinds mean in each cluster."""
+    """Watches what the names of targets' kinds mean in each cluster.
+
+    Attributes:
+        verdict: why the program was ended, if it was. `end` ends it; None if that was judged before.
+    """
 
     def __init__(
         self,
@@ -43,25 +47,23 @@ class TargetKinds:
         name_of: Callable[[str], str],
         clock: Clock,
         *,
-        may_end: bool,
+        end: Callable[[str], object] | None,
     ) -> None:
         self._texts = tuple(texts)
         self._mappers = dict(mappers)
         self._name_of = name_of
         self._clock = clock
-        self._may_end = may_end
+        self._end = end
+        self.verdict = ""
         self._told: dict[tuple[str, str], str] = {}
         self._changed = Condition(Lock())  # guards _is_woken
         self._is_woken = False
 
     def run(self, stop: Stop) -> None:
-        """Tell what is wrong with a kind in a cluster whenever that changes.
-
-        Raises `ConfigError` for a kind that is off in all clusters that answer at the start, if that may end the program.
-        """
+        """Tell what is wrong with a kind in a cluster whenever that changes."""
         take_offs = [mapper.subscribe(self._wake) for mapper in self._mappers.values()]
         take_offs.append(stop.on_set(self._wake))
-        is_starting, until = self._may_end, self._clock.monotonic() + _PATIENCE
+        is_starting, until = self._end is not None, self._clock.monotonic() + _PATIENCE
         try:
             while not stop.is_set():
                 with self._changed:
@@ -100,10 +102,13 @@ class TargetKinds:
             _log.error("target is off", extra=fields(cluster=self._name_of(cluster), target=text, why=why))
 
     def _check(self, off: Mapping[str, Mapping[str, str]]) -> None:
+        """End the program for a kind that is off in all clusters that answer."""
         for text in self._texts:
             reasons = [found[text] for found in off.values() if text in found]
-            if reasons and len(reasons) == len(off):
-                raise ConfigError(f"--target: {reasons[0]}")
+            if reasons and len(reasons) == len(off) and self._end is not None:
+                self.verdict = f"--target: {reasons[0]}"
+                self._end("a target's kind is off in all clusters")
+                return
 
     def _wake(self) -> None:
         with self._changed:

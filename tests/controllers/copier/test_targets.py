@@ -12,7 +12,6 @@ from controllers.copier.targets import TargetKinds, why_off
 from informers import (
     GVR,
     AmbiguousKindError,
-    ConfigError,
     Resource,
     RESTMapper,
     Stop,
@@ -56,9 +55,11 @@ class Mapper:
             listener()
 
 
-def kinds(clock: FakeClock, mappers: Mapping[str, Mapper], *texts: str, may_end: bool = True) -> TargetKinds:
+def kinds(
+    clock: FakeClock, mappers: Mapping[str, Mapper], *texts: str, end: Callable[[str], object] | None = None
+) -> TargetKinds:
     return TargetKinds(
-        texts, cast("Mapping[str, RESTMapper]", mappers), lambda cluster: cluster or "home", clock, may_end=may_end
+        texts, cast("Mapping[str, RESTMapper]", mappers), lambda cluster: cluster or "home", clock, end=end
     )
 
 
@@ -80,10 +81,12 @@ def test_a_kind_is_off_if_its_name_is_ambiguous_or_too_powerful(text: str, why: 
 def test_a_kind_that_is_off_in_all_clusters_ends_the_program(
     clock: FakeClock, mappers: Mapping[str, Mapper], text: str, why: str
 ) -> None:
-    with pytest.raises(ConfigError, match="--target: ") as caught:
-        kinds(clock, mappers, "configmap", text).run(Stop(clock))
+    stop = Stop(clock)
+    watched = kinds(clock, mappers, "configmap", text, end=lambda _reason: stop.set())
 
-    assert str(caught.value) == f"--target: {why}"
+    watched.run(stop)
+
+    assert watched.verdict == f"--target: {why}"
     assert not any(mapper.listeners for mapper in mappers.values())
 
 
@@ -93,7 +96,8 @@ def test_a_kind_that_is_off_in_some_clusters_is_one_line_each_and_the_rest_works
     mappers = {"": Mapper(is_split=True), "b": Mapper()}
     stop = Stop(clock)
     caplog.set_level("INFO", logger="controllers")
-    thread = Thread(target=kinds(clock, mappers, "widget", "configmap").run, args=(stop,), daemon=True)
+    watched = kinds(clock, mappers, "widget", "configmap", end=lambda _reason: stop.set())
+    thread = Thread(target=watched.run, args=(stop,), daemon=True)
 
     thread.start()
     eventually(lambda: len(caplog.records) == 1)
@@ -105,32 +109,25 @@ def test_a_kind_that_is_off_in_some_clusters_is_one_line_each_and_the_rest_works
     stop.set()
     thread.join()
 
+    assert not watched.verdict
     told = [(line.levelname, line.message, vars(line)["informers_fields"]["cluster"]) for line in caplog.records]
     assert told[:2] == [("ERROR", "target is off", "home"), ("ERROR", "target is off", "b")]
     assert not any(mapper.listeners for mapper in mappers.values())
 
 
-def test_clusters_that_do_not_answer_are_not_waited_for_long(
-    clock: FakeClock, eventually: Callable[[Callable[[], object]], None]
-) -> None:
+def test_clusters_that_do_not_answer_are_not_waited_for_long(clock: FakeClock) -> None:
     mappers = {"": Mapper(is_split=True), "b": Mapper(answers=False)}
-    caught: list[ConfigError] = []
+    stop = Stop(clock)
+    watched = kinds(clock, mappers, "widget", end=lambda _reason: stop.set())
+    thread = Thread(target=watched.run, args=(stop,), daemon=True)
 
-    def run() -> None:
-        try:
-            kinds(clock, mappers, "widget").run(Stop(clock))
-        except ConfigError as error:
-            caught.append(error)
-
-    thread = Thread(target=run, daemon=True)
     thread.start()
     clock.block_until_waiting()
-    assert not caught
-
+    assert not watched.verdict
     clock.advance(10.0)
     thread.join()
 
-    assert [str(error) for error in caught] == [f"--target: {AMBIGUOUS}"]
+    assert watched.verdict == f"--target: {AMBIGUOUS}"
 
 
 def test_one_cluster_that_did_not_answer_at_the_start_is_told_of_later_and_goes_on(
@@ -138,7 +135,7 @@ def test_one_cluster_that_did_not_answer_at_the_start_is_told_of_later_and_goes_
 ) -> None:
     mappers = {"": Mapper(answers=False)}
     stop = Stop(clock)
-    thread = Thread(target=kinds(clock, mappers, "widget", may_end=False).run, args=(stop,), daemon=True)
+    thread = Thread(target=kinds(clock, mappers, "widget").run, args=(stop,), daemon=True)
 
     thread.start()
     eventually(lambda: mappers[""].listeners)
