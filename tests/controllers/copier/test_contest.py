@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controllers.copier.contest import CALM, FLIPS, Contest
@@ -193,10 +193,12 @@ def test_a_path_that_is_kept_absent_and_a_merge_can_be_contested_too() -> None:
 
 
 @settings(deadline=None)  # the machine may be busy
+@example([60.0, *[0.0] * 6])
 @given(st.lists(st.floats(0, 1500), min_size=1, max_size=60))
 def test_no_minute_sees_more_writes_than_promised(pauses: list[float]) -> None:
-    contest, now, written = Contest(), 0.0, [0.0]
+    contest, now = Contest(), 0.0
     contest.wrote(b"same", now)
+    written, contested = [0.0], []
     for pause in pauses:
         now += pause
         assert contest.is_flip(b"same")
@@ -205,6 +207,9 @@ def test_no_minute_sees_more_writes_than_promised(pauses: list[float]) -> None:
             now = contest.held_until
         contest.wrote(b"same", now)
         written.append(now)
+        if contest.is_on:
+            contested.append(now)
 
-    assert sum(1 for at in written if at < 60) <= 10
-    assert most_in_a_minute([at for at in written if at >= 60]) <= 6
+    # A fight may break out at any time; from when it is known to be one, it costs little.
+    assert most_in_a_minute(written) <= 10
+    assert all(sum(1 for other in written if at < other < at + 60) <= 5 for at in contested)
