@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tests.flow.copier.conftest import Program, Story
 
 RULE = {f"{PREFIX}replace-data.k": "secret:hub:data.k"}
+WORKERS = 4
 VALUES = ["MQ==", "Mg==", "Mw==", "NA=="]
 MANY = [0, pytest.param(5000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
 
@@ -73,7 +74,8 @@ def kill_halfway(story: Story, program: Program, targets: int, patience: float) 
     story.until(lambda: not stale(story, VALUES[3]), "the restarted copier did the rest", timeout=patience)
     again.stop()
 
-    assert len(again.lines("patched")) == left
+    # Of the real server one cannot know whether it still works on a request of each worker when it is counted.
+    assert 0 <= left - len(again.lines("patched")) <= (0 if faults is not None else WORKERS)
     if faults is not None:
         assert left == targets - some
 
