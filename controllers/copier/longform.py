@@ -2,29 +2,35 @@
 
 The YAML is that of YAML 1.2 for JSON's data: only `true`, `false`, `null`, `~` and numbers as JSON writes them are
 more than text, so `yes`, `010` and dates are strings. What surprises: a fault inside an item (an anchor, a tag, a
-repeated key) is that item's alone, and what can be read of the item is given with it, so that its destination is
-known. Nothing is ever built from a tag, and a number keeps its text.
+repeated key, too many levels) is that item's alone, and what can be read of the item is given with it, so that its
+destination is known. Nothing is ever built from a tag, and a number keeps its text.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from controllers.copier.problems import RuleError, malformed
 from controllers.copier.values import Number, Plain
 
 MAX_BYTES: Final = 128 * 1024
 # Beyond this the text as a whole is refused: readers of YAML take long, or give up, where nothing ever closes.
-MAX_NESTING: Final = 256
+MAX_NESTING: Final = 900
+# Beyond this an item is not read any deeper: no value may be.
+_MAX_READ: Final = 100
 
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _NO_JSON_NUMBER: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None, "~": None, "": None}
 _UNREADABLE: Final = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
+# A character as JSON escapes it in two halves, after backslashes that escape each other.
+_PAIR: Final = re.compile(r"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})")
 _LINE: Final = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]")
 
 
@@ -47,7 +53,25 @@ def read_items(text: str, *, at_most: int) -> Sequence[Item]:
         raise malformed(f"want at most {MAX_BYTES} bytes, found {size}")
     if unreadable := _UNREADABLE.search(text):
         raise malformed(f"{_place_in(text, unreadable.start())}: this character cannot stand in YAML")
-    return _ListReader(text, at_most).items()
+    return _ListReader(_with_whole_characters(text), at_most).items()
+
+
+def _with_whole_characters(text: str) -> str:
+    r"""Escape characters as YAML does (`\U0001F600`), which does not know JSON's two halves, where an escape is one."""
+    if not _PAIR.search(text):
+        return text
+    # Only a text in double quotes has escapes; which are there is known when it is read with others of the same length.
+    events = _parsed(_PAIR.sub(r"\1\\u0041\\u0041", text))
+    quoted = [(each.start_mark.index, each.end_mark.index) for each in events if getattr(each, "style", None) == '"']
+
+    def join(pair: re.Match[str]) -> str:
+        before = bisect_right(quoted, (pair.start(), len(text)))
+        if not before or pair.end() > quoted[before - 1][1]:
+            return pair[0]
+        character: str = json.loads(f'"{pair[2]}"')
+        return f"{pair[1]}\\U{ord(character):08X}"
+
+    return _PAIR.sub(join, text)
 
 
 def _place_in(text: str, position: int) -> str:
@@ -77,17 +101,19 @@ class _Event:
 
 def _events(text: str) -> Iterator[_Event]:
     """Yield the signs of the text one by one, so that whoever reads them may stop before the end."""
+    for event in _parsed(text):
+        mark, sort = event.start_mark, type(event).__name__
+        is_marked = bool(getattr(event, "anchor", None) or getattr(event, "tag", None))
+        words = event.value if sort == "ScalarEvent" else ""
+        yield _Event(sort, mark.line, mark.column, words, sort == "ScalarEvent" and not event.style, is_marked)
+
+
+def _parsed(text: str) -> Iterator[Any]:
     import yaml  # when the first long form is met: most targets have none
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        for event in yaml.parse(text, Loader=loader):
-            mark = event.start_mark
-            assert mark is not None
-            is_marked = bool(getattr(event, "anchor", None) or getattr(event, "tag", None))
-            words = event.value if isinstance(event, yaml.ScalarEvent) else ""
-            is_plain = isinstance(event, yaml.ScalarEvent) and not event.style
-            yield _Event(type(event).__name__, mark.line, mark.column, words, is_plain, is_marked)
+        yield from yaml.parse(text, Loader=loader)
     except yaml.MarkedYAMLError as error:
         at = error.problem_mark or error.context_mark
         where = f"{_place(at.line, at.column)}: " if at is not None else ""
@@ -128,7 +154,8 @@ class _ListReader:
             raise malformed(f"{more.place}: want one YAML document")
         if count > self._at_most:
             raise RuleError(
-                "TooManyRules", f"want at most {self._at_most} rules on one target, found {count} in a list"
+                "TooManyRules",
+                f"want at most {self._at_most} rules on one target, found {count} in a list; none is applied",
             )
         return found
 
@@ -145,6 +172,10 @@ class _ListReader:
     def _node(self, event: _Event) -> Plain:
         if event.is_marked:
             self._fail(event, "want no tag, anchor or alias")
+        if self._depth > _MAX_READ:
+            self._fail(event, f"want at most {_MAX_READ} levels of lists and maps")
+            self._skip(event)
+            return None
         match event.sort:
             case "SequenceStartEvent":
                 plain: Plain = self._list()
@@ -155,6 +186,12 @@ class _ListReader:
             case _:
                 plain = None
         return None if event.is_marked else plain
+
+    def _skip(self, event: _Event) -> None:
+        """Go to where a list or map ends that begins with this event."""
+        level = self._depth - 1 if event.sort.endswith("StartEvent") else self._depth
+        while self._depth > level:
+            self._next()
 
     def _list(self) -> Plain:
         found: list[Plain] = []

@@ -19,7 +19,7 @@ from jmespath import exceptions, functions, lexer, visitor
 
 from controllers.copier.paths import Key, NoPathError, Path, parse_path
 from controllers.copier.problems import RuleError, malformed
-from controllers.copier.values import MAX_BYTES, MAX_DEPTH, Number, Plain, encode
+from controllers.copier.values import MAX_BYTES, MAX_DEPTH, Number, Plain, encode, without_tracking
 
 MAX_TEXT: Final = 4096
 # A step is one part of an expression for one element, or 64 characters of text: far more than a look-up takes.
@@ -54,8 +54,10 @@ class Query:
         """
         budget = _Budget(MAX_STEPS)
         try:
-            found = _Interpreter(budget).visit(self._parsed.parsed, _data(_visible(document)))
-            return _plain(found, _Budget(MAX_BYTES))
+            data = _data(_visible(document))
+            found = _Interpreter(budget).visit(self._parsed.parsed, data)
+            plain = _plain(found, _Budget(MAX_BYTES))
+            return without_tracking(plain) if _are_labels(found, data) else plain
         except _FaultError as fault:
             raise RuleError("JMESPathFailed", fault.text) from None
         except RecursionError:
@@ -154,6 +156,12 @@ def _visible(document: Mapping[str, Plain]) -> Mapping[str, Plain]:
     if isinstance(annotations, dict):
         metadata["annotations"] = {key: value for key, value in annotations.items() if key != _LAST_APPLIED}
     return {**document, "metadata": metadata}
+
+
+def _are_labels(found: _Data, data: _Data) -> bool:
+    """Tell whether these are all labels as they are, by whatever way they were reached, not a map that names some."""
+    metadata = data.get("metadata")
+    return isinstance(found, dict) and isinstance(metadata, dict) and found is metadata.get("labels")
 
 
 def _data(plain: object) -> _Data:

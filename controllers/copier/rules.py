@@ -30,6 +30,7 @@ MAX_NAME: Final = 63  # the API server's, for what follows the slash in an annot
 _MAX_REMEMBERED: Final = 1024
 _MAX_LIST_REMEMBERED: Final = 8 * 1024
 _MAX_SHOWN: Final = 200
+_TOO_MANY: Final = "TooManyRules"
 
 _NAME_PATH: Final = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _NAMESPACE: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
@@ -165,10 +166,13 @@ def parse_rules(annotations: Mapping[str, str]) -> RuleSet:
     listed = annotations.get(f"{PREFIX}{LONG_FORM}")
     if listed is not None:
         found.extend((_parse_list_once if len(listed) <= _MAX_LIST_REMEMBERED else _parse_list)(listed))
-    if len(found) > MAX_RULES:
+    # A list that has too many by itself is one problem, and was not read any further.
+    error = next((each.error for each in found if isinstance(each, BadRule) and each.error.reason == _TOO_MANY), None)
+    if error is None and len(found) > MAX_RULES:
         error = RuleError(
-            "TooManyRules", f"want at most {MAX_RULES} rules on one target, found {len(found)}; none is applied"
+            _TOO_MANY, f"want at most {MAX_RULES} rules on one target, found {len(found)}; none is applied"
         )
+    if error is not None:
         return RuleSet((), tuple(BadRule(each.id, each.to, error, each.operation) for each in found))
     return RuleSet(
         tuple(each for each in found if isinstance(each, Rule)),

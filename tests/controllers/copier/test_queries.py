@@ -42,6 +42,25 @@ def fails(text: str) -> RuleError:
     return caught.value
 
 
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("metadata.labels | @", ["app"]),
+        ("@.metadata.labels", ["app"]),
+        ("metadata.labels || `{}`", ["app"]),
+        ("not_null(metadata.none, metadata.labels)", ["app"]),
+        ('metadata.labels | {app: app, chart: "helm.sh/chart"}', ["app", "chart"]),
+        ("metadata.labels | keys(@)", None),
+    ],
+)
+def test_all_labels_are_copied_without_tracking_keys_but_by_name_they_are(text: str, keys: list[str] | None) -> None:
+    document = {"metadata": {"labels": {"app": "x", "helm.sh/chart": "c"}}}
+
+    found = query(text).search(decode(json.dumps(document).encode()))
+
+    assert (list(found) if isinstance(found, dict) else None) == keys
+
+
 @pytest.mark.parametrize("text", ["data.k", "list[0].v", "list[name=b].v", 'data["tls.crt"]', "a-b", "data.1"])
 def test_a_path_is_tried_first(text: str) -> None:
     assert parse_source_path(text) == parse_path(text)

@@ -253,7 +253,7 @@ def test_one_bad_item_disturbs_no_other() -> None:
         ("%YAML 9.9\n--- []", "this is not YAML"),
         (f"%YAML 1.{'1' * 5000}\n--- []", "this is not YAML"),
         ("[" * 100_000, "line 1, column "),
-        ("[\n" * 60_000, "want at most 256 levels of lists and maps"),
+        ("[\n" * 60_000, "want at most 900 levels of lists and maps"),
         ("- " * 60_000, "line 1, column "),
         ("- [hunter2, 'hunter2", "this is not YAML"),
     ],
@@ -267,11 +267,32 @@ def test_a_text_that_is_no_list_is_one_problem_and_other_annotations_go_on(text:
     assert "hunter2" not in found.bad[0].error.text
 
 
+@pytest.mark.parametrize(
+    ("item", "value"),
+    [
+        (r'{to: a, value: "\ud83d\ude00\uD83D\uDE01x"}', "\U0001f600\U0001f601x"),
+        (r'{to: a, value: "\\\ud83d\ude00\\ud83d"}', "\\\U0001f600\\ud83d"),
+        (r"{to: a, value: '\ud83d\ude00'}", r"\ud83d\ude00"),
+        (r"{to: a, value: \ud83d\ude00}", r"\ud83d\ude00"),
+        (r"""{"to": "a", 'value': 'x "\ud83d\ude00"'}""", r'x "\ud83d\ude00"'),
+    ],
+)
+def test_a_character_may_be_escaped_in_two_halves_as_json_does(item: str, value: str) -> None:
+    assert rule(item).origin == Value(value)
+
+
+def test_half_a_character_is_no_character() -> None:
+    assert parse(r'- {to: a, value: "\ud83d"}').bad[0].error.text.startswith("line 1, column ")
+    assert parse(r'- {to: a, value: "\ud83d\ud83d\ude00"}').bad
+
+
 def test_an_empty_list_has_no_rules() -> None:
     assert not parse("[]")
 
 
-@pytest.mark.parametrize(("levels", "reason"), [(64, None), (65, "MalformedRule"), (200, "MalformedRule")])
+@pytest.mark.parametrize(
+    ("levels", "reason"), [(64, None), (65, "MalformedRule"), (200, "MalformedRule"), (800, "MalformedRule")]
+)
 @pytest.mark.parametrize("where", ["value: DEEP", "value: 1, onSourceMissing: {default: DEEP}"])
 def test_a_constant_may_be_nested_so_deep(levels: int, reason: str | None, where: str) -> None:
     deep = where.replace("DEEP", "[" * levels + "]" * levels)
@@ -294,9 +315,10 @@ def test_the_annotation_may_be_128_kib() -> None:
 def test_a_list_of_too_many_rules_is_none_and_neither_are_the_others() -> None:
     limit, beyond = (parse(json.dumps([{"to": f"k{n}", "value": n} for n in range(many)])) for many in (128, 129))
     together = parse(json.dumps([{"to": f"k{n}", "value": n} for n in range(MAX_RULES)]), a="json:1")
+    beside = parse(json.dumps([{"to": f"k{n}", "value": n} for n in range(MAX_RULES + 1)]), a="json:1")
 
     assert len(limit.rules) == MAX_RULES
-    for found in (beyond, together):
+    for found in (beyond, together, beside):
         assert not found.rules
         assert {each.error.reason for each in found.bad} == {"TooManyRules"}
         assert "129" in found.bad[0].error.text
