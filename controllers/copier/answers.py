@@ -57,10 +57,10 @@ def sent_as(problem: APIError | TransportError) -> Sent:
     """Say under which result a PATCH that failed is counted."""
     if not isinstance(problem, APIError):
         return Sent.ERROR
-    if is_other_object(problem) or isinstance(problem, ConflictError):
-        return Sent.CONFLICT
     if problem.denied_by:
         return Sent.DENIED
+    if is_other_object(problem) or isinstance(problem, ConflictError):
+        return Sent.CONFLICT
     if is_forbidden(problem):
         return Sent.FORBIDDEN
     if isinstance(problem, NotFoundError):

@@ -41,7 +41,7 @@ from controllers.copier.paths import (
     show,
     take,
 )
-from controllers.copier.persisted import accept
+from controllers.copier.persisted import accept, is_same
 from controllers.copier.problems import RuleError
 from controllers.copier.quantities import is_same_amount
 from controllers.copier.rules import Operation
@@ -195,7 +195,7 @@ class _Fold:
             after: Plain | Absent = ABSENT
         else:
             after = self._result(wish, value, place, before)
-        if _same(before, after):
+        if is_same(before, after):
             return False
         if isinstance(after, Absent):
             self._take(place)
@@ -339,14 +339,8 @@ def _present(found: Plain | Absent) -> Plain:
     return None if isinstance(found, Absent) else found
 
 
-def _same(before: Plain | Absent, after: Plain | Absent) -> bool:
-    if isinstance(before, Absent) or isinstance(after, Absent):
-        return before is after
-    return equal(before, after)
-
-
 def _differs(live: Document, wanted: Document, place: Place) -> bool:
-    return not _same(look(live, place), look(wanted, place))
+    return not is_same(look(live, place), look(wanted, place))
 
 
 def _check_types(gvr: GVR, place: Place, plain: Plain) -> None:

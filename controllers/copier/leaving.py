@@ -16,6 +16,7 @@ from controllers.copier.memory import Departed, Given, Identity, Lived, Memory, 
 from controllers.copier.metering import Cause
 from controllers.copier.ownership import Record, given_places, removable
 from controllers.copier.paths import Absent, Path, Place, Selector, locate, look, may_overlap, meet, show
+from controllers.copier.persisted import is_same
 from controllers.copier.rules import BadRule, Fate, Operation, Rule, RuleSet
 from controllers.copier.sources import Policy
 from controllers.copier.turns import Turn
@@ -24,6 +25,7 @@ from informers import GVR, ObjectRef
 SECOND_LOOK: Final = 2.0
 
 NOT_READABLE: Final = "the copier may not get the target, so nobody knows who set it"
+PUT_BACK: Final = "the server accepted its removal but did not carry it out; see its webhooks"
 _WHY: Final[Mapping[Cause, str]] = {
     Cause.SOURCE_MISSING: "its source is missing",
     Cause.RULE_REMOVED: "its rule was removed",
@@ -56,6 +58,17 @@ class Leaving:
         """Keep all of it, as far as it was to go."""
         self.kept = {**self.kept, reason: self.drops or tuple(self.given)}
         self.drops, self.given = (), {}
+
+    def note_what_is_back(self, before: Document, after: Document) -> None:
+        """Take for kept what is still there after it was taken away."""
+        back = tuple(
+            place
+            for place in self.drops
+            if not isinstance(look(after, place), Absent) and is_same(look(before, place), look(after, place))
+        )
+        if back:
+            self.kept = {**self.kept, PUT_BACK: back}
+            self.drops = tuple(place for place in self.drops if place not in back)
 
     def name(self, place: Place) -> str:
         """Print a place of it; which element of a list it is may be a part of a value."""

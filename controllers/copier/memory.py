@@ -110,6 +110,7 @@ class Memory:
     stalls: dict[Identity, Stall] = field(default_factory=dict)
     settled: dict[Identity, Settled] = field(default_factory=dict)
     forbidden: Stall | None = None
+    busy_until: float = 0.0  # the server asked to be left alone until then
     incomplete_wait: float = 0.0
     failed_tests: tuple[str, int] = ("", 0)
     lived: dict[Identity, Lived] = field(default_factory=dict)

@@ -87,7 +87,7 @@ def read_record(managed_fields: Plain | Absent, manager: str) -> Record:
             continue
         name, time, fields = entry.get("manager"), entry.get("time"), _fields(entry.get("fieldsV1"))
         if name == manager and entry.get("operation") == "Update" and not entry.get("subresource"):
-            ours = fields
+            ours = _joined(ours, fields)  # there is one for each version that was written
         else:
             others.append((time if isinstance(time, str) else "", name if isinstance(name, str) else "", fields))
     others.sort(key=lambda each: each[0], reverse=True)
@@ -96,6 +96,10 @@ def read_record(managed_fields: Plain | Absent, manager: str) -> Record:
 
 def _fields(plain: Plain) -> Fields:
     return {name: _fields(inside) for name, inside in plain.items()} if isinstance(plain, dict) else {}
+
+
+def _joined(one: Fields, other: Fields) -> Fields:
+    return {**one, **{name: _joined(one.get(name, {}), inside) for name, inside in other.items()}}
 
 
 def managers_of(record: Record, live: Plain, place: Place) -> Sequence[str]:

@@ -26,7 +26,7 @@ def judge(sent: Plain | Absent, before: Plain | Absent, after: Plain | Absent) -
 def _judged(
     sent: Plain | Absent, before: Plain | Absent, after: Plain | Absent, leaf: Leaf
 ) -> Iterator[tuple[Leaf, Mark]]:
-    if _same(sent, after):
+    if is_same(sent, after):
         return
     below = _parts(sent, after)
     if below is None:
@@ -38,10 +38,10 @@ def _judged(
 
 def _is_lost(sent: Plain | Absent, before: Plain | Absent, after: Plain | Absent) -> bool:
     if isinstance(sent, Absent):
-        return _same(after, before)
+        return is_same(after, before)
     if isinstance(after, Absent):
         return sent is not None and sent not in ({}, [])  # these are often written as nothing
-    return _same(after, before) and not _same(sent, before)
+    return is_same(after, before) and not is_same(sent, before)
 
 
 def accept(
@@ -55,7 +55,7 @@ def accept(
 def _accepted(
     marks: Mapping[Leaf, Mark], wanted: Plain | Absent, live: Plain | Absent, leaf: Leaf, used: dict[Leaf, Mark]
 ) -> Plain | Absent:
-    if _same(wanted, live):
+    if is_same(wanted, live):
         return wanted
     mark = marks.get(leaf)
     if mark is not None and mark.sent == _print(wanted) and (mark.is_lost or mark.observed == _print(live)):
@@ -104,7 +104,8 @@ def _part(value: Plain | Absent, step: str | int) -> Plain | Absent:
     return ABSENT
 
 
-def _same(one: Plain | Absent, other: Plain | Absent) -> bool:
+def is_same(one: Plain | Absent, other: Plain | Absent) -> bool:
+    """Tell whether two values are equal, or neither is there."""
     if isinstance(one, Absent) or isinstance(other, Absent):
         return one is other
     return equal(one, other)

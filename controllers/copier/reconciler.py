@@ -270,7 +270,7 @@ class Copier:
     def _look_live(self, target: Object, leavings: Sequence[Leaving]) -> Object | None:
         """Read the target from the server, who alone tells whose fields are whose; None if nobody has to know.
 
-        Raises `ConflictError` if its rules are others by now.
+        Raises `ConflictError` if its rules are others by now, `TargetGoneError` if it is going.
         """
         if has_rules(target.annotations):
             present = decode(target.raw)
@@ -286,6 +286,8 @@ class Copier:
             return None
         if found.uid != target.uid or rules_among(found.annotations) != rules_among(target.annotations):
             raise ConflictError("its rules are not those that were looked at", ref=target.ref, verb="get")
+        if found.deletion_timestamp:
+            raise TargetGoneError
         return found
 
     def _settle_leavings(self, target: Object, leavings: Iterable[Leaving], memory: Memory) -> None:

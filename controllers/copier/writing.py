@@ -19,11 +19,11 @@ from controllers.copier.memory import Leaf, Memory, Settled, Stall, fingerprint
 from controllers.copier.metering import Cause, Meter, Sent
 from controllers.copier.ownership import managers_of, read_record
 from controllers.copier.paths import Absent, Key, Path, Place, concrete, look, show
-from controllers.copier.persisted import judge, not_persisted
+from controllers.copier.persisted import is_same, judge, not_persisted
 from controllers.copier.problems import RuleError
 from controllers.copier.schemas import Schema
 from controllers.copier.turns import Turn
-from controllers.copier.values import Plain, decode, equal
+from controllers.copier.values import Plain, decode
 from informers import (
     APIError,
     Client,
@@ -234,6 +234,9 @@ class Writer:
         Rules whose content is refused get their error, and what may not leave stays. Raises `TargetGoneError`,
         `BusyError`, and what the framework tries again: a conflict, no answer, a failure.
         """
+        busy_for = memory.busy_until - self.clock.monotonic()
+        if busy_for > 0:
+            raise BusyError(busy_for)  # something else has woken it meanwhile
         whole = _Group(changed, [leaving for leaving in leavings if leaving.drops])
         try:
             return self._send(draft, whole, memory).live
@@ -282,12 +285,16 @@ class Writer:
         started = self.clock.monotonic()
         try:
             answer = self._patch(draft, patch)
-        except NotFoundError as error:
-            raise TargetGoneError from error
         except APIError as error:
+            if error.denied_by:  # whatever its status says: a webhook may choose any
+                raise self._refusal(error, draft, patch, memory) from error
+            if isinstance(error, NotFoundError):
+                raise TargetGoneError from error
             if error.status in _BUSY and error.retry_after is not None:
                 _log.warning("retrying", extra=fields(target=str(draft.ref), code=error.status))
-                raise BusyError(max(error.retry_after, 1.0)) from error
+                seconds = max(error.retry_after, 1.0)
+                memory.busy_until = self.clock.monotonic() + seconds
+                raise BusyError(seconds) from error
             raise self._refusal(error, draft, patch, memory) from error
         memory.failed_tests = ("", 0)
         memory.forbidden = None
@@ -297,7 +304,7 @@ class Writer:
         _log.info("patched", extra=fields(target=str(draft.ref), paths=paths, duration_ms=duration))
         live = decode(answer.raw)
         self._settle(draft, group.turns, live, memory)
-        self._note_written(group, memory)
+        self._note_written(group, memory, draft.live, live)
         return _Sent(live, answer.resource_version)
 
     def _patch(self, draft: Draft, patch: Patch) -> Object:
@@ -374,16 +381,17 @@ class Writer:
                 else Settled(turn.rule.text, marks, draft.schema.hash(), lost_until)
             )
             turn.lack = problem or turn.lack
-            if problem is not None and _equal(before, after):
+            if problem is not None and is_same(before, after):
                 turn.error = problem
 
-    def _note_written(self, group: _Group, memory: Memory) -> None:
+    def _note_written(self, group: _Group, memory: Memory, before: Document, answer: Document) -> None:
         now = self.clock.monotonic()
         for turn in group.turns:
             if turn.error is None:
                 memory.contests.setdefault(turn.identity, Contest()).wrote(turn.attempt(b""), now)
         for leaving in group.leavings:
             leaving.is_done = True
+            leaving.note_what_is_back(before, answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,12 +453,6 @@ def _content(live: Document) -> bytes:
         unstable = {"resourceVersion", "generation", "managedFields"}
         kept["metadata"] = {key: value for key, value in metadata.items() if key not in unstable}
     return fingerprint(kept)
-
-
-def _equal(one: Plain | Absent, other: Plain | Absent) -> bool:
-    if isinstance(one, Absent) or isinstance(other, Absent):
-        return one is other
-    return equal(one, other)
 
 
 def _next_delay(before: Stall | None, limits: tuple[float, float]) -> float:

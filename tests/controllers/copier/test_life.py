@@ -579,6 +579,39 @@ def test_a_removal_that_is_refused_is_not_repeated_and_holds_no_copy_back(removi
     assert removing.events[-1][2] == "rule replace-data.bad: data.bad stays: its removal was refused (Invalid)"
 
 
+def test_a_removal_that_a_webhook_undoes_is_told_as_kept_and_not_repeated(removing: World) -> None:
+    removing.source(k="1")
+    rules = {"replace-data.k": "configmap:s:data.k", "replace-data.l": "configmap:s:data.k"}
+    target = removing.target({"rules": "[]", **rules})
+    removing.look(target)
+    removing.drop_rules(target, *rules)
+    removing.answers = [lambda after: after["data"].update(k="1")]
+
+    removing.look(target)
+    removing.look(target)
+
+    assert data(removing, target) == {"k": "1"}
+    assert len(removing.patches) == 2
+    assert [(reason, note.split(":")[1]) for _, reason, note in removing.events[1:]] == [
+        ("Kept", " data.k stays"),
+        ("Removed", " removed data.l"),
+    ]
+
+
+def test_a_target_that_is_seen_to_be_going_when_a_removal_is_due_is_not_written(removing: World) -> None:
+    target = removing.target({"replace-data.k": 'json:"v"'})
+    removing.look(target)
+    removing.drop_rules(target)
+    removing.stale[target] = removing.find(target)
+    removing.objects[target]["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
+
+    removing.look(target)
+
+    assert len(removing.patches) == 1
+    assert removing.reasons() == ["Copied"]
+    assert len(removing.copier.memories) == 0
+
+
 def test_a_missing_right_to_patch_keeps_a_removal_for_later(removing: World) -> None:
     target = removing.target({"replace-data.k": 'json:"v"'})
     removing.look(target)

@@ -136,6 +136,7 @@ def test_what_is_done_is_counted(cluster: str) -> None:
         (InvalidError("", status=422), "invalid"),
         (ForbiddenError("", status=403), "forbidden"),
         (ForbiddenError('admission webhook "w" denied the request', status=403), "denied"),
+        (ConflictError('admission webhook "w" denied the request', status=409), "denied"),
         (NotFoundError("", status=404), "gone"),
         (TooManyRequestsError("", status=429), "throttled"),
         (ServerError("", status=503, retry_after=1.0), "throttled"),

@@ -315,3 +315,13 @@ def test_a_value_that_changed_is_said_to_have_changed() -> None:
     verdict = removable(live, place, {place: fingerprint("old")}, record, is_covered=lambda _: False)
 
     assert verdict.kept == {CHANGED: [place]}
+
+
+def test_what_was_written_in_another_version_of_the_kind_is_the_copiers_too() -> None:
+    old, new = ({"manager": US, "fieldsV1": nested([("spec", name)])} for name in ("a", "b"))
+    record = record_of({**old, "apiVersion": "example.io/v1beta1"}, {**new, "apiVersion": "example.io/v1"})
+
+    assert judge({"spec": {"a": "1", "b": "2", "c": "3"}}, "spec", record) == (
+        ["spec.a", "spec.b"],
+        {NOT_OURS: ["spec.c"]},
+    )

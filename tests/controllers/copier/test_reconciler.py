@@ -895,6 +895,27 @@ def test_a_busy_server_is_given_the_time_it_asks_for(world: World, status: int) 
 
     assert world.look(target).requeue_after == 7.0
 
+    world.clock.advance(4.0)
+    world.touch(target, metadata={"labels": {"woken": "by-this"}})
+    assert world.look(target).requeue_after == pytest.approx(3.0)
+    assert len(world.patches) == 1
+    world.clock.advance(3.0)
+    world.look(target)
+    assert world.reasons() == ["Copied"]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 413, 422, 429, 500, 503])
+def test_a_denial_is_one_whatever_its_status_says(world: World, status: int) -> None:
+    kind = {404: NotFoundError, 409: ConflictError}.get(status, APIError)
+    denial = kind('admission webhook "deny.example.com" denied: hunter2', status=status, retry_after=5.0)
+    target = world.target({"replace-data.bad": 'json:"v"', "replace-data.good": 'json:"w"'})
+    world.answers = [denial, denial]
+
+    assert world.look(target).requeue_after == 300.0
+
+    assert world.objects[target]["data"] == {"good": "w"}
+    assert world.events[0] == ("Warning", "AdmissionDenied", "rule replace-data.bad: denied by deny.example.com")
+
 
 @pytest.mark.parametrize(
     ("error", "reason", "text"),
