@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, cast
@@ -347,6 +347,10 @@ class _Known:
 
     def __init__(self, cases: Sequence[Case]) -> None:
         self._targets = {identity_of(case.target.ref): case.target for case in cases}
+
+    def sources(self) -> Mapping[str, object]:
+        """Return nothing: whatever is not among these is no target."""
+        return {}
 
     def follows(self, ref: ObjectRef) -> bool:
         """Tell whether an object is one of these."""

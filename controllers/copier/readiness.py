@@ -23,10 +23,11 @@ def why_unready(targets: Mapping[str, Lister], mappers: Mapping[str, RESTMapper]
         f"{text} (cluster {cluster})" if cluster else text
         for cluster in answering
         for text, lister in targets.items()
-        if not _was_looked_at(lister, cluster)
+        if not was_looked_at(lister, cluster)
     ]
     return f"not listed yet: {', '.join(waiting)}" if waiting else None
 
 
-def _was_looked_at(lister: Lister, cluster: str) -> bool:
+def was_looked_at(lister: Lister, cluster: str) -> bool:
+    """Tell whether all is known of a kind in a cluster that there is to know now."""
     return lister.has_synced(cluster) or lister.problem(cluster) is not None or lister.state(cluster) in _HOPELESS

@@ -6,7 +6,8 @@ the first of a ring could be written. So it does not matter in which order new t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from threading import Lock
 
@@ -15,8 +16,9 @@ from controllers.copier.cycles import CycleGraph, Edge, tell
 from controllers.copier.evaluation import ask_all, edges_of, plan, whom_of
 from controllers.copier.guards import Guard
 from controllers.copier.problems import RuleError
+from controllers.copier.readiness import was_looked_at
 from controllers.copier.rules import ALLOW_COPY_TO, has_rules, parse_rules
-from controllers.copier.sources import Mappers, PendingError, Policy, Snapshot
+from controllers.copier.sources import Mappers, PendingError, Policy, Snapshot, is_same_object
 from controllers.copier.turns import Turn
 from informers import Lister, NotSyncedError, Object, ObjectRef, StaleCacheError
 
@@ -52,11 +54,11 @@ class Rings:
         `version` is the target's.
         """
         edges = edges_of(allowed)
-        self._note(whom, edges, version, looked_at=whom.ref)
-        unknown = self._look_upstream(whom.ref, edges)
+        self._note(whom, edges, version if self._is_all_listed() else "", looked_at=whom.ref)
+        unsure = self._look_upstream(whom.ref, edges)
         found: dict[str, RuleError | PendingError] = {}
         if may_wait:
-            found.update((edge.rule, PendingError()) for edge in edges if edge.source in unknown)
+            found.update((edge.rule, PendingError()) for edge in edges if edge.source in unsure)
         sources = {edge.rule: edge.source for edge in edges}
         for rule, ring in self._graph.refused(whom.ref).items():
             found[rule] = RuleError("Cycle", tell(ring, partial(self._name, whom, sources.get(rule))))
@@ -73,32 +75,59 @@ class Rings:
             if each != looked_at:
                 self.wake(each)
 
-    def _look_upstream(self, target: ObjectRef, edges: Sequence[Edge]) -> set[ObjectRef]:
+    def _look_upstream(self, target: ObjectRef, edges: Sequence[Edge]) -> Collection[ObjectRef]:
         """Tell the graph of all targets that feed these rules and that it does not know as they are.
 
-        Returns the sources of `edges` of which it is not known yet whether they are targets; `target` waits for that.
+        Returns of what feeds them all of which it is not known yet whether it is a target, and all that this feeds;
+        `target` waits for that.
         """
-        direct = {edge.source for edge in edges}
-        unknown: set[ObjectRef] = set()
-        pending = list(direct)
+        readers: dict[ObjectRef, list[ObjectRef]] = {}
+        unknown: list[ObjectRef] = []
+        seen = {edge.source for edge in edges}
+        pending = list(seen)
         while pending:
             ref = pending.pop()
             try:
-                found = self._target_or_wait(ref, target)
+                sources = self._sources_of(ref, target)
             except NotSyncedError:
-                unknown.add(ref)
+                unknown.append(ref)
                 continue
-            if found is None or not self._is_target(found):
-                continue
-            if self._graph.version_of(ref) == found.resource_version:
-                continue  # what feeds it was looked at, or is about to be, for its own sake
-            whom = whom_of(found, self._mapper, self._policy)
-            upstream = self._edges_of(found, whom)
-            self._note(whom, upstream, found.resource_version, looked_at=target)
-            pending.extend(edge.source for edge in upstream)
-            if self._version_now(ref) != found.resource_version:
-                self.wake(found.ref)  # whoever looked at it meanwhile knew better
-        return unknown & direct
+            for source in sources:
+                readers.setdefault(source, []).append(ref)
+            pending.extend(sources - seen)
+            seen |= sources
+        unsure: set[ObjectRef] = set()
+        while unknown:
+            if (ref := unknown.pop()) not in unsure:
+                unsure.add(ref)
+                unknown.extend(readers.get(ref, ()))
+        return unsure
+
+    def _sources_of(self, ref: ObjectRef, target: ObjectRef) -> set[ObjectRef]:
+        """Return what feeds a target; the graph knows it as it is then.
+
+        Raises `NotSyncedError` when that is not known yet; `target` waits for it.
+        """
+        is_sure = self._is_all_listed()
+        found = self._target_or_wait(ref, target)
+        if found is None or not self._is_target(found):
+            return set()
+        if self._graph.version_of(ref) == found.resource_version:
+            return set()  # what feeds it was looked at, or is about to be, for its own sake
+        whom = whom_of(found, self._mapper, self._policy)
+        snapshot = Snapshot(self._target, found, may_wait=True)
+        turns = plan(parse_rules(found.annotations), whom, self._mapper, self._policy, may_wait=True)
+        upstream = edges_of(ask_all(turns, whom, snapshot, self._policy))
+        self._note(whom, upstream, found.resource_version if is_sure else "", looked_at=target)
+        if self._version_now(ref) != found.resource_version:
+            self.wake(found.ref)  # whoever looked at it meanwhile knew better
+        if any(turn.is_quiet and turn.source is None for turn in turns):
+            raise self._wait(ref, target)
+        return {edge.source for edge in upstream} | {turn.source for turn in turns if turn.is_quiet and turn.source}
+
+    def _is_all_listed(self) -> bool:
+        """Tell whether no kind of targets is waited for; what the graph is told before is looked at again each time."""
+        return all(was_looked_at(each, cluster) for each in self._targets for cluster in each.sources())
 
     def _target_or_wait(self, ref: ObjectRef, waiting: ObjectRef) -> Object | None:
         """Return a target; raise `NotSyncedError` when `waiting` will be woken as soon as more is known."""
@@ -110,9 +139,14 @@ class Rings:
             except NotSyncedError as error:
                 if error.problem is not None or error.known is not None:
                     return None
-                with self._lock:
-                    self._waiting.add(waiting)
-        raise NotSyncedError("its first list is not complete", cluster=ref.cluster, gvr=ref.gvr)
+                unknown = self._wait(ref, waiting)
+        raise unknown
+
+    def _wait(self, ref: ObjectRef, waiting: ObjectRef) -> NotSyncedError:
+        """Have `waiting` woken as soon as more is known, and say what of."""
+        with self._lock:
+            self._waiting.add(waiting)
+        return NotSyncedError("its first list is not complete", cluster=ref.cluster, gvr=ref.gvr)
 
     def look_again(self) -> None:
         """Wake all who wait."""
@@ -126,16 +160,11 @@ class Rings:
             return False
         return self._guard.why_not(found.ref) is None
 
-    def _edges_of(self, target: Object, whom: Target) -> Sequence[Edge]:
-        """Return the rules of another target that may have their sources, as far as those are targets themselves."""
-        snapshot = Snapshot(self._target, target, may_wait=True)
-        turns = plan(parse_rules(target.annotations), whom, self._mapper, self._policy)
-        return edges_of(ask_all(turns, whom, snapshot, self._policy))
-
     def _target(self, ref: ObjectRef) -> Object | None:
         for lister in self._targets:
-            if lister.follows(ref):
-                return lister.find(ref)
+            followed = _as_followed(ref, lister)
+            if lister.follows(followed):
+                return lister.find(followed)
         return None
 
     def _version_now(self, ref: ObjectRef) -> str:
@@ -148,7 +177,7 @@ class Rings:
     def _name(self, whom: Target, source: ObjectRef | None, ref: ObjectRef) -> str | None:
         """Return what an object is called, None if who reads about the target is not to know of it."""
         may_know = (
-            ref == source
+            (source is not None and is_same_object(ref, source))
             or not crosses_border(ref, whom.ref)
             or self._policy.cross_namespace is CrossNamespace.ALLOW
             or self._consents(ref, whom)
@@ -163,3 +192,12 @@ class Rings:
         if found is None:
             return False
         return consenting_entry(found.annotations.get(ALLOW_COPY_TO), whom, source_cluster=ref.cluster) is not None
+
+
+def _as_followed(ref: ObjectRef, lister: Lister) -> ObjectRef:
+    """Name an object as one of the version of its kind in which targets are followed."""
+    source = lister.sources().get(ref.cluster)
+    gvr = None if source is None else source.gvr()
+    if gvr is None or (gvr.group, gvr.resource) != (ref.gvr.group, ref.gvr.resource):
+        return ref
+    return replace(ref, gvr=gvr)

@@ -208,6 +208,12 @@ class World:
 
     # The lister.
 
+    def has_synced(self, _cluster: str | None = None) -> bool:
+        return True
+
+    def sources(self) -> Mapping[str, Any]:
+        return {}
+
     def follows(self, ref: ObjectRef) -> bool:
         return self.is_followed and ref.gvr != NAMESPACES
 

@@ -2,23 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from controllers.copier.guards import Guard
+from controllers.copier.reconciler import Copier
 from controllers.copier.rings import Rings
 from controllers.copier.rules import PREFIX
 from controllers.copier.sources import Policy
-from informers import Lister, NotSyncedError, Object, ObjectRef, Request
-from tests.controllers.copier.conftest import CLUSTER_ROLES, CONFIGMAPS, WIDGETS, World
+from informers import GVR, Lister, NotSyncedError, Object, ObjectRef, Request
+from tests.controllers.copier.conftest import CLUSTER_ROLES, CONFIGMAPS, RESOURCES, SECRETS, WIDGETS, World
 
 
 def configmap(world: World, name: str, rules: Mapping[str, str], namespace: str = "a", **data: str) -> ObjectRef:
     annotations = {PREFIX + key: text for key, text in rules.items()}
     return world.put(CONFIGMAPS, namespace, name, metadata={"annotations": annotations}, data=data)
+
+
+class Followed:
+    """A kind that is followed in one of its versions."""
+
+    def __init__(self, gvr: GVR | None) -> None:
+        self.gvr = lambda: gvr
+
+
+def late(world: World, *kinds: GVR) -> tuple[Copier, set[GVR], Rings]:
+    """Return a copier that has not listed targets of these kinds yet, and the kinds that it has listed."""
+    listed: set[GVR] = set()
+
+    class Targets(World):
+        def sources(self) -> Mapping[str, Any]:
+            return {"": Followed(next(iter(kinds), None))}
+
+        def has_synced(self, _cluster: str | None = None) -> bool:
+            return listed.issuperset(kinds)
+
+        def find(self, ref: ObjectRef) -> Object | None:
+            if ref.gvr in kinds and ref.gvr not in listed:
+                raise NotSyncedError("not yet")
+            return world.find(ref)
+
+    rings = Rings([cast("Lister", Targets())], world.mapper_of, Policy(), Guard(world.mapper_of))
+    rings.wake = world.woken.append
+    return replace(world.copier, rings=rings), listed, rings
 
 
 def test_two_that_copy_from_each_other_are_refused_before_one_is_written(world: World) -> None:
@@ -167,3 +196,60 @@ def test_what_may_feed_a_target_is_waited_for_and_its_first_list_wakes(world: Wo
     assert world.woken == [target]
     copier.reconcile(Request(target))
     assert world.objects[target]["data"] == {"k": "1"}
+
+
+@pytest.mark.parametrize("order", [("one", "two"), ("two", "one"), ("two", "one", "two", "one")])
+@pytest.mark.parametrize("namespace", ["a", "b"])
+def test_a_ring_through_a_kind_whose_first_list_is_not_there_yet_is_waited_for_from_however_far(
+    world: World, order: Sequence[str], namespace: str
+) -> None:
+    allow = {f"{PREFIX}allow-copy-to": "a,b"}
+    rule = {f"{PREFIX}replace-data.k": "configmap:a/one:data.k", **allow}
+    world.put(SECRETS, namespace, "s", metadata={"annotations": rule}, data={"k": "c2VjcmV0"})
+    members = {}
+    for name, source in (("one", "configmap:a/two"), ("two", f"secret:{namespace}/s")):
+        annotations = {f"{PREFIX}replace-data.k": f"{source}:data.k", **allow}
+        members[name] = world.put(CONFIGMAPS, "a", name, metadata={"annotations": annotations}, data={"k": name})
+    copier, listed, rings = late(world, SECRETS)
+
+    for name in order:
+        assert copier.reconcile(Request(members[name])).requeue_after == pytest.approx(10)
+    assert not world.patches
+    assert not world.events
+
+    listed.add(SECRETS)
+    rings.look_again()
+    assert set(world.woken) == {members[name] for name in order}
+    for member in members.values():
+        copier.reconcile(Request(member))
+    assert not world.patches
+    assert world.reasons() == ["Cycle", "Cycle"]
+
+
+def test_a_member_that_is_named_by_another_version_of_its_kind_is_known_as_a_target(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = replace(WIDGETS, version="v2")
+    monkeypatch.setitem(RESOURCES, "newer", replace(RESOURCES["widget"], gvr=newer))
+    for gvr in (WIDGETS, newer):  # one object, in two caches
+        annotations = {f"{PREFIX}replace-spec.k": "configmap:a/t:data.k", f"{PREFIX}allow-copy-to": "*"}
+        world.put(gvr, "", "w", metadata={"annotations": annotations}, spec={"k": "1"})
+    annotations = {f"{PREFIX}replace-data.k": "newer:w:spec.k", f"{PREFIX}allow-copy-to": "/widget/*"}
+    target = world.put(CONFIGMAPS, "a", "t", metadata={"annotations": annotations}, data={"k": "2"})
+
+    class Targets(World):
+        def follows(self, ref: ObjectRef) -> bool:
+            return ref.gvr != newer
+
+        def sources(self) -> Mapping[str, Any]:
+            return {"": Followed(WIDGETS)}
+
+    listers = [cast("Lister", Targets())]
+    listers[0].find = world.find  # type: ignore[method-assign]
+    rings = Rings(listers, world.mapper_of, Policy(), Guard(world.mapper_of))
+
+    replace(world.copier, rings=rings).reconcile(Request(target))
+
+    assert not world.patches
+    assert world.reasons() == ["Cycle"]
+    assert world.events[0][2].endswith("ConfigMap a/t data.k ← Widget w spec.k ← ConfigMap a/t data.k")
