@@ -96,11 +96,12 @@ class Consent:
 
     is_needed: bool
     entry: str | None = None
+    is_known: bool = True  # False: nobody can tell whether it is given
 
     @property
     def is_missing(self) -> bool:
         """Tell whether the value may not leave."""
-        return self.is_needed and self.entry is None
+        return self.is_needed and self.is_known and self.entry is None
 
 
 def consenting_entry(text: str | None, target: Target, *, source_cluster: str) -> str | None:

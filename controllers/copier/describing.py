@@ -91,7 +91,7 @@ def _message(turn: Turn, look: Look, problem: RuleError) -> str:
 
 def _permission(turn: Turn) -> Permission:
     if turn.consent is not None:
-        return Permission(turn.consent.is_needed, turn.consent.entry)
+        return Permission(turn.consent.is_needed, turn.consent.entry, is_known=turn.consent.is_known)
     has_source = turn.rule is None or isinstance(turn.rule.origin, Source)
     return Permission() if has_source else Permission(is_needed=False)
 

@@ -26,6 +26,7 @@ from controllers.copier.sources import (
     cluster_of,
     locate_source,
     missing_consent,
+    need_consent,
     read_source,
 )
 from controllers.copier.turns import Turn
@@ -107,7 +108,9 @@ def ask_all(turns: Iterable[Turn], whom: Target, snapshot: Snapshot, policy: Pol
         with _giving_up(turn, turn.rule, snapshot, policy):
             if turn.source is not None:
                 # Before the content is asked for: that it cannot be read would tell that the source exists.
-                turn.consent = ask_consent(turn.source, whom, snapshot, policy)
+                turn.consent = need_consent(turn.source, whom, policy)
+                if turn.consent.is_needed:
+                    turn.consent = ask_consent(turn.source, whom, snapshot)
                 if turn.consent.is_missing:
                     raise missing_consent(turn.source, whom, policy)
                 check_may_leave(turn.source, whom, snapshot, policy)

@@ -17,6 +17,7 @@ from informers import GVK, ConfigError
 # Aliases let a few lines of YAML stand for more than any memory holds.
 MAX_NODES: Final = 2_000_000
 _STDIN: Final = "-"
+_QUOTED: Final = re.compile(r"[ ]?(['\"]).*\1")
 _UNUSABLE_FLOAT: Final = re.compile(r"nan|inf")
 
 
@@ -98,8 +99,11 @@ def _yaml_documents(text: str, shown: str) -> Iterator[Any]:
     except yaml.MarkedYAMLError as error:
         at = error.problem_mark or error.context_mark
         where = f" line {at.line + 1}, column {at.column + 1}:" if at is not None else ""
-        raise ConfigError(f"--filename: {shown}:{where} {error.problem or 'this is not YAML'}") from None
-    except (yaml.YAMLError, ValueError, RecursionError):
+        # The name of a tag may well be the beginning of a password.
+        problem = _QUOTED.sub("", error.problem or "this is not YAML")
+        raise ConfigError(f"--filename: {shown}:{where} {problem}") from None
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError):
+        # What the library makes of a tag that does not fit its value is anything.
         raise ConfigError(f"--filename: {shown}: this is not YAML") from None
 
 

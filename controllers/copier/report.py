@@ -56,12 +56,15 @@ class Permission:
 
     is_needed: bool | None = None  # None: something else is wrong before that is asked
     entry: str | None = None
+    is_known: bool = True  # False: nobody can tell whether it is given
 
     def __str__(self) -> str:
         if self.is_needed is None:
             return "-"
         if not self.is_needed:
             return "not needed"
+        if not self.is_known:
+            return "needed, not known whether given"
         return "needed, not given" if self.entry is None else f"given by {json.dumps(self.entry)}"
 
 
@@ -255,7 +258,7 @@ def _rule_json(rule: RuleLine) -> Mapping[str, object]:
         },
         "consent": {
             "needed": needed,
-            "given": rule.permission.entry is not None if needed else None,
+            "given": rule.permission.entry is not None if needed and rule.permission.is_known else None,
             "entry": rule.permission.entry,
         },
         "value": None if rule.value is None else _value_json(rule.value),

@@ -323,14 +323,18 @@ def _why_unreadable(ref: ObjectRef, problem: InformersError | None) -> str:
     return f"{ref.gvr}{where} cannot be read: {why}"
 
 
-def ask_consent(ref: ObjectRef, target: Target, snapshot: Snapshot, policy: Policy) -> Consent:
-    """Say whether a source has to consent, and whether it does. Raises `RuleError`, `PendingError`."""
+def need_consent(ref: ObjectRef, target: Target, policy: Policy) -> Consent:
+    """Say whether a source has to consent, without a look at it. Raises `RuleError` (`BorderClosed`)."""
     if policy.cross_namespace is CrossNamespace.DENY and crosses_border(ref, target.ref):
         border = "cluster" if ref.cluster != target.ref.cluster else "namespace"
         told = f"{ref.gvr.resource} {policy.instance(ref, seen_from=target.ref.cluster)}"
         raise RuleError("BorderClosed", f"{told} is in another {border}, and --cross-namespace=deny is set")
-    if not needs_consent(ref, target.ref, policy.cross_namespace, strict=policy.strict):
-        return Consent(is_needed=False)
+    is_needed = needs_consent(ref, target.ref, policy.cross_namespace, strict=policy.strict)
+    return Consent(is_needed, is_known=not is_needed)
+
+
+def ask_consent(ref: ObjectRef, target: Target, snapshot: Snapshot) -> Consent:
+    """Say whether a source that has to consent does. Raises `RuleError` (`SourceUnavailable`), `PendingError`."""
     source = snapshot.object_of(ref)
     annotations: Mapping[str, str] = source.annotations if source is not None else {}
     entry = consenting_entry(annotations.get(ALLOW_COPY_TO), target, source_cluster=ref.cluster)

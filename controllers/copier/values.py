@@ -209,7 +209,9 @@ def with_own_tracking(labels: Plain, own: Plain) -> Plain:
 def check_string_map_entry(plain: Plain, where: str, *, as_base64: bool) -> None:
     """Raise `RuleError` unless `plain` may stand in a map of strings (`where`), or of base64 strings."""
     if plain is None:
-        raise RuleError("TypeMismatch", f"{where}: want a string, found null; a null does not remove a key")
+        raise RuleError(
+            "TypeMismatch", f"{where}: want a string, found null; to remove a key, write op: remove in rules"
+        )
     if not isinstance(plain, str):
         raise RuleError("TypeMismatch", f"{where}: want a string, found {describe(plain)}")
     if as_base64 and not is_base64(plain):

@@ -513,6 +513,21 @@ def test_offline_all_is_checked_that_needs_no_cluster(tmp_path: Path, capsys: py
     assert offline(capsys, "-f", str(file))[0] == 1
 
 
+def test_offline_it_is_known_who_has_to_consent_but_not_who_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file.yaml"
+    rules = {"replace-data.a": "secret:s:data.k", "replace-data.b": "secret:other/s:data.k"}
+    file.write_text(yaml.safe_dump(target(rules)))
+
+    _, text = offline(capsys, "-f", str(file), "-ojson")
+
+    assert [rule["consent"] for rule in json.loads(text)["targets"][0]["rules"]] == [
+        {"needed": False, "given": None, "entry": None},
+        {"needed": True, "given": None, "entry": None},
+    ]
+
+
 def test_offline_says_what_the_server_would_refuse_about_a_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -94,6 +94,20 @@ def test_what_is_wrong_with_a_file_is_said_with_its_place(file: Path, text: str,
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("!hunter2 x", "*hunter2", "!!int hunter2", "!!bool hunter2", "!!timestamp hunter2", "!!binary hunter2"),
+        *("!!timestamp 2020-13-45", "!!omap [hunter2]", "!!python/name:hunter2 x", "%hunter2", '"hunter2\\q"'),
+    ],
+)
+def test_what_a_file_says_that_cannot_be_read_is_not_repeated(file: Path, value: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        names(file, f"{OBJECT}, data: {{k: {value}}}}}")
+
+    assert "hunter2" not in str(caught.value)
+
+
 def test_aliases_cannot_fill_the_memory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifests, "MAX_NODES", 1000)
     lines = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60))]

@@ -86,6 +86,11 @@ def test_an_action_is_told_with_its_reason(line: RuleLine, action: str) -> None:
         (Permission(), "-", {"needed": None, "given": None, "entry": None}),
         (Permission(is_needed=False), "not needed", {"needed": False, "given": None, "entry": None}),
         (Permission(is_needed=True), "needed, not given", {"needed": True, "given": False, "entry": None}),
+        (
+            Permission(is_needed=True, is_known=False),
+            "needed, not known whether given",
+            {"needed": True, "given": None, "entry": None},
+        ),
         (Permission(True, "dev/*"), 'given by "dev/*"', {"needed": True, "given": True, "entry": "dev/*"}),
     ],
 )

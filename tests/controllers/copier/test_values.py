@@ -197,6 +197,11 @@ def test_a_map_of_strings_takes_strings_only(plain: Plain) -> None:
         check_string_map_entry(plain, "data.k", as_base64=False)
 
 
+def test_a_null_in_a_map_of_strings_is_told_how_to_remove_a_key() -> None:
+    with pytest.raises(RuleError, match="op: remove"):
+        check_string_map_entry(None, "data.k", as_base64=False)
+
+
 def test_deployment_tools_tracking_keys_stay_with_their_object() -> None:
     source: Plain = {"app": "x", "helm.sh/chart": "c", "argocd.argoproj.io/instance": "i"}
     own: Plain = {"old": "y", "app.kubernetes.io/instance": "mine", "fluxcd.io/sync": "s"}
