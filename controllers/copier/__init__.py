@@ -50,6 +50,7 @@ _USAGE: Final = """%(prog)s [run] [FLAGS]
        %(prog)s explain RESOURCE [NAMESPACE/]NAME [FLAGS]"""
 _NAMESPACE: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _DEBUG_VERBOSITY: Final = 4
+_TRUTHS: Final = frozenset({"true", "false", "yes", "no", "on", "off", "1", "0"})
 _KEEP: Final = "keep"  # another word for retain
 # Flags of klog, which the program of 2019 had; `=` marks those with a value.
 _KLOG_FLAGS: Final = (
@@ -177,7 +178,7 @@ def check_arguments(parser: FlagParser, options: argparse.Namespace) -> None:
     """End with a usage error for what only shows in all options together, and settle what follows from others."""
     command, *rest = options.words or ["run"]
     if command not in {"run", "explain"}:
-        parser.error(f"command: want one of run, explain, got {_quoted(command)}")
+        parser.error(f"command: want one of run, explain, got {_quoted(command)}{_command_hint(command)}")
     options.asked = _asked(parser, rest) if command == "explain" else None
     if command == "run" and rest:
         parser.error(f"argument: want nothing more, got {_quoted(rest[0])}")
@@ -222,6 +223,9 @@ def _asked(parser: FlagParser, words: Sequence[str]) -> Asked | None:
     if not words:
         return None
     resource, *rest = words
+    kind, slash, name = resource.partition("/")
+    if slash and not rest and kind and name and "/" not in name:
+        parser.error(f"explain: want RESOURCE [NAMESPACE/]NAME, got {_quoted(resource)}; write explain {kind} {name}")
     try:
         check_resource_text(resource)
     except ConfigError as error:
@@ -236,6 +240,12 @@ def _asked(parser: FlagParser, words: Sequence[str]) -> Asked | None:
     if not name or (slash and not _NAMESPACE.fullmatch(namespace)):
         parser.error(f"explain: want [NAMESPACE/]NAME, got {_quoted(rest[0])}")
     return Asked(resource, namespace if slash else None, name)
+
+
+def _command_hint(word: str) -> str:
+    if word.lower() in _TRUTHS:
+        return "; a flag that is true or false takes its value with ="
+    return f"; perhaps --{word}" if word in {"dry-run", "help", "version"} else ""
 
 
 def _quoted(word: str) -> str:
@@ -401,8 +411,9 @@ def _resources(text: str) -> list[str]:
 
 
 def _namespaces(text: str) -> list[str]:
-    if not all(_NAMESPACE.fullmatch(item) for item in comma_list(text)):
-        raise argparse.ArgumentTypeError("a DNS label")
+    for item in comma_list(text):
+        if not _NAMESPACE.fullmatch(item):
+            raise ConfigError(f"want a DNS label, got {_quoted(item)}")
     return comma_list(text)
 
 

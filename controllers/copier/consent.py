@@ -126,6 +126,21 @@ def parse_consent(text: str | None) -> Sequence[Entry]:
     return tuple(entries) if len(entries) <= MAX_ENTRIES else ()
 
 
+def why_unreadable(text: str) -> str | None:
+    """Say why an annotation gives consent to nobody, None if it can be read."""
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_BYTES:
+        return f"want at most {MAX_BYTES} bytes, found {size}"
+    entries = [words for part in _SEPARATOR.split(text) if (words := part.strip(" \t\r"))]
+    for number, words in enumerate(entries, start=1):
+        if _parse_entry(words) is None:
+            return (
+                f"entry {number}: want NAMESPACE, NAMESPACE/NAME, NAMESPACE/KIND/NAME or CLUSTER/NAMESPACE/KIND/NAME "
+                "in letters, digits, and . - _ : * ?"
+            )
+    return None if len(entries) <= MAX_ENTRIES else f"want at most {MAX_ENTRIES} entries, found {len(entries)}"
+
+
 def _parse_entry(text: str) -> Entry | None:
     parts = text.split("/")
     cluster = parts.pop(0) if len(parts) == 4 else None

@@ -144,6 +144,8 @@ def _notes(turn: Turn, look: Look, mapper: Mappers) -> Iterator[str]:
     if rule is None:
         return
     string_maps = string_maps_of(look.target.ref.gvr)
+    if str(rule.to).startswith("/"):
+        yield f"to: {rule.to} is one key, not a JSON pointer: keys are joined by dots"
     if look.draft is not None:
         yield from _reading_notes("to", rule.to, look.draft.live, string_maps)
         yield from _made_notes(rule.to, look.draft, turn, string_maps)

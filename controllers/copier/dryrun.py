@@ -15,7 +15,19 @@ from controllers.copier.reconciler import Look
 from controllers.copier.report import Report, TargetLines, in_order
 from controllers.copier.rules import has_rules
 from controllers.copier.sources import Mappers, Policy
-from informers import AmbiguousKindError, APIError, Clock, Lister, Manager, ObjectRef, Reconcile, Request, Result, Stop
+from informers import (
+    AmbiguousKindError,
+    APIError,
+    Clock,
+    Lister,
+    Manager,
+    ObjectRef,
+    Reconcile,
+    Request,
+    Result,
+    Stop,
+    UnknownKindError,
+)
 
 _PATIENCE: Final = 30.0  # for a target that cannot be judged at once
 _PAUSE: Final = 0.05
@@ -102,7 +114,9 @@ class DryRun:
             self._notes.append(f"{text} may be {' or '.join(problem.candidates)}{where}; write one of these")
             self._is_blind = True
         elif lister.state(cluster) == "unserved":
-            self._notes.append(f"{text} is not served yet{where}")
+            near = problem.candidates if isinstance(problem, UnknownKindError) else ()
+            perhaps = f"; perhaps {' or '.join(near)}" if near else ""
+            self._notes.append(f"{text} is not served yet{where}{perhaps}")
         elif lister.has_synced(cluster):
             return {obj.ref for obj in lister.list(cluster=cluster) if has_rules(obj.annotations)}
         else:

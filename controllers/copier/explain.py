@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final, cast
 
 from controllers.copier.compute import Document, build_patch
-from controllers.copier.consent import Target
+from controllers.copier.consent import Target, why_unreadable
 from controllers.copier.cycles import identity_of
 from controllers.copier.describing import describe_look
 from controllers.copier.evaluation import plan, read_all
@@ -194,6 +194,9 @@ class _Explainer:
     def cases_of_files(self, filenames: Sequence[str]) -> Sequence[Case]:
         """Find the targets among the manifests in files. Raises `ConfigError`."""
         manifests = [manifest for filename in filenames for manifest in read_manifests(filename)]
+        for manifest in manifests:
+            where = "/".join(part for part in (manifest.namespace, manifest.name) if part)
+            self._note_consent(manifest.annotations, f"{manifest.kind.kind} {where}")
         with_rules = [manifest for manifest in manifests if has_rules(manifest.annotations)]
         wanted = [manifest for manifest in with_rules if self._is_target(manifest.kind)]
         left = len(with_rules) - len(wanted)
@@ -217,10 +220,16 @@ class _Explainer:
             raise ConfigError(f"explain: {self._told(ref)} cannot be read: {error.problem}") from None
         if target is None:
             raise ConfigError(f"explain: {self._told(ref)} is not there")
-        whom = self._whom(ref, found)
-        return [Case(target, whom, parse_rules(target.annotations), self._problem_of(ref))] * has_rules(
-            target.annotations
-        )
+        self._note_consent(target.annotations, self._told(ref))
+        if not has_rules(target.annotations):
+            self.notes.append(f"{self._told(ref)} has no rules")
+            return []
+        return [Case(target, self._whom(ref, found), parse_rules(target.annotations), self._problem_of(ref))]
+
+    def _note_consent(self, annotations: Mapping[str, str], told: str) -> None:
+        why = why_unreadable(annotations.get(ALLOW_COPY_TO, ""))
+        if why is not None:
+            self.notes.append(f"{told} lets nobody copy, as its allow-copy-to cannot be read: {why}")
 
     def _case_of(self, manifest: Manifest) -> Case:
         """Take the rules from a manifest, and all else from the cluster, if the object is there."""

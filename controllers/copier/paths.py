@@ -105,12 +105,21 @@ _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _SIGNS: Final = frozenset(".[]=\"'\\*")
 
 
+# How other tools begin a path: jq and kubectl with a dot, JSONPath with $ and braces.
+_FOREIGN: Final = re.compile(r"\.|\$|\{\s*[.$]")
+
+
 class NoPathError(RuleError):
     """A text that is no path, and how far it could be one."""
 
     def __init__(self, text: str, position: int) -> None:
         super().__init__("MalformedRule", text)
         self.position = position
+
+
+def foreign_hint(text: str) -> str:
+    """Say how paths are written here, if a text begins as those of other tools do."""
+    return "; a path begins with a key, as in data.k, without . $ or { before it" if _FOREIGN.match(text) else ""
 
 
 def parse_path(text: str) -> Path:
@@ -224,7 +233,8 @@ class _PathReader:
     def _fault(self, wanted: str) -> RuleError:
         char = self._text[self._at : self._at + 1]
         found = "the end" if not char else repr(char) if char in _SIGNS else "another character"
-        return NoPathError(f"path at position {self._at}: want {wanted}, found {found}", self._at)
+        hint = foreign_hint(self._text) if self._at == 0 else ""
+        return NoPathError(f"path at position {self._at}: want {wanted}, found {found}{hint}", self._at)
 
 
 def _format(steps: Sequence[Step]) -> str:
@@ -553,7 +563,7 @@ def _near_key(node: Plain, steps: Place) -> str:
     for key in sorted(node):
         if key.lower() == wanted.lower() or key in joined or ("." in key and key.startswith(f"{wanted}.")):
             return f"; did you mean [{json.dumps(key)}]?"
-    return ""
+    return "; keys are joined by dots" if wanted.startswith("/") else ""
 
 
 def _sort_of(node: Plain) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import jmespath
 from jmespath import exceptions, functions, lexer, visitor
 
-from controllers.copier.paths import Key, NoPathError, Path, parse_path
+from controllers.copier.paths import Key, NoPathError, Path, foreign_hint, parse_path
 from controllers.copier.problems import RuleError, malformed
 from controllers.copier.values import MAX_BYTES, MAX_DEPTH, Number, Plain, encode, without_tracking
 
@@ -81,7 +81,8 @@ def parse_source_path(text: str) -> Path | Query:
     except (exceptions.JMESPathError, RecursionError, ValueError, Warning) as error:
         position = getattr(error, "lex_position", 0)
         if position > no_path.position:
-            raise malformed(f"path at position {position}: it is neither plain nor JMESPath") from None
+            hint = foreign_hint(text)
+            raise malformed(f"path at position {position}: it is neither plain nor JMESPath{hint}") from None
         raise malformed(f"{no_path.text}; it is not JMESPath either") from None
     for name in _functions_in(parsed.parsed):
         if name not in _Functions.FUNCTION_TABLE:

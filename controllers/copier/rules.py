@@ -208,7 +208,7 @@ def _parse_name(name: str) -> tuple[Operation, str]:
     if not _NAME_PATH.fullmatch(words) or not words[-1].isalnum():
         raise malformed(
             f"want {operation}- followed by a path of letters, digits, '_', '-' and single dots, "
-            "ending in a letter or digit"
+            "ending in a letter or digit; the rules annotation takes every path"
         )
     if len(name) > MAX_NAME:
         raise malformed(f"name has {len(name)} characters, at most {MAX_NAME} are allowed; use the rules annotation")
@@ -227,11 +227,18 @@ def _parse_origin(text: str) -> Source | Value:
     parts = text.split(":", 2)
     if len(parts) != 3 or not all(parts):
         found = len([part for part in parts if part])
-        raise malformed(f"want RESOURCE:INSTANCE:PATH or json:JSON, found {found} {'part' if found == 1 else 'parts'}")
+        counted = f"{found} {'part' if found == 1 else 'parts'}"
+        raise malformed(f"want RESOURCE:INSTANCE:PATH or json:JSON, found {counted}{_separator_hint(text)}")
     resource, instance, path = parts
     _check_resource(resource)
     cluster, namespace, name = _parse_instance(instance)
     return Source(resource, namespace, name, _parse_source_path(path), cluster)
+
+
+def _separator_hint(text: str) -> str:
+    if text[:1] in {"{", "[", '"'}:
+        return "; write json: before a constant"
+    return "; write a colon between RESOURCE and INSTANCE" if "/" in text.partition(":")[0] else ""
 
 
 def _check_resource(text: str, where: str = "resource") -> None:
@@ -368,7 +375,7 @@ def _parse_item_origin(plain: Mapping[str, Plain], operation: Operation) -> Sour
         return _constant(plain["value"])
     origin = plain["from"]
     if not isinstance(origin, dict):
-        raise malformed(f"from: want a map, found {describe(origin)}")
+        raise malformed(f"from: want a map with resource, name and path, found {describe(origin)}")
     _check_known(origin, _FROM_KEYS, "from.")
     for key in sorted(_FROM_KEYS):
         if key in origin and not isinstance(origin[key], str):

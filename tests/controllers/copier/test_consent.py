@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controllers.copier.consent import (
+    MAX_BYTES,
+    MAX_ENTRIES,
     Target,
     consenting_entry,
     crosses_border,
@@ -16,6 +18,7 @@ from controllers.copier.consent import (
     glob_matches,
     may_never_leave,
     parse_consent,
+    why_unreadable,
 )
 from informers import GVR, ObjectRef, Resource
 
@@ -130,6 +133,23 @@ def test_a_target_of_another_cluster_needs_four_parts(text: str, given_: bool) -
 @pytest.mark.parametrize("text", [",".join(["dev"] * 64), "dev" + " " * (8 * 1024 - 3), "dev\n" * 64])
 def test_an_annotation_may_be_as_long_as_its_limits(text: str) -> None:
     assert has_consent(text, target(), source_cluster="")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", None),
+        ("dev, prod\nteam-*/x", None),
+        ("dev,, a|b", "entry 2: want NAMESPACE, NAMESPACE/NAME,"),
+        (",".join(["dev"] * (MAX_ENTRIES + 1)), "want at most 64 entries, found 65"),
+        ("a" * (MAX_BYTES + 1), "want at most 8192 bytes, found 8193"),
+    ],
+)
+def test_why_nobody_may_copy_is_told_without_the_text(text: str, why: str | None) -> None:
+    found = why_unreadable(text)
+
+    assert found is None if why is None else found is not None and found.startswith(why)
+    assert (found is None) == (bool(parse_consent(text)) or not text)
 
 
 def test_one_bad_entry_spoils_all() -> None:

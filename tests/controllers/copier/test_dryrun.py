@@ -35,6 +35,7 @@ from informers import (
     Result,
     ServerError,
     Stop,
+    UnknownKindError,
 )
 from informers.testing import FakeClock
 
@@ -167,6 +168,11 @@ def test_a_target_that_cannot_be_judged_is_told_after_some_time(
     ("targets", "note", "has_trouble"),
     [
         (Targets("unserved"), "configmap is not served yet", False),
+        (
+            Targets("unserved", UnknownKindError("none", candidates=("configmaps",))),
+            "configmap is not served yet; perhaps configmaps",
+            False,
+        ),
         (
             Targets("unserved", AmbiguousKindError("two", candidates=("a.v1.x", "a.v1.y"))),
             "configmap may be a.v1.x or a.v1.y; write one of these",

@@ -215,7 +215,21 @@ def test_an_object_of_the_cluster_is_explained_as_its_manifest_would_be(world: W
 def test_an_object_without_rules_is_told_in_zeros(world: World, ask: Ask) -> None:
     world.put(CONFIGMAPS, "dev/t", data={"k": "v"})
 
-    assert ask(words=("cm", "dev/t"), status=0)["summary"]["targets"] == 0
+    report = ask(words=("cm", "dev/t"), status=0)
+
+    assert report["summary"]["targets"] == 0
+    assert report["notes"] == ["configmaps.v1 dev/t has no rules"]
+
+
+def test_a_source_that_lets_nobody_copy_for_a_fault_in_its_consent_is_told(world: World, ask: Ask) -> None:
+    annotations = {f"{PREFIX}allow-copy-to": "dev, a|b"}
+    world.put(CONFIGMAPS, "dev/s", metadata={"annotations": annotations})
+    manifest = {**target({}), "metadata": {"name": "s", "namespace": "dev", "annotations": annotations}}
+
+    (written, *_), (there, *_) = ask(manifest)["notes"], ask(words=("cm", "dev/s"))["notes"]
+
+    assert written.startswith("ConfigMap dev/s lets nobody copy, as its allow-copy-to cannot be read: entry 2: want")
+    assert there.startswith("configmaps.v1 dev/s lets nobody copy, as its allow-copy-to cannot be read: entry 2: want")
 
 
 @pytest.mark.parametrize(
@@ -380,6 +394,11 @@ def test_a_change_that_is_too_large_to_be_sent_is_told(ask: Ask, monkeypatch: py
             {"replace-spec.x": "deployment:d:spec.a.b"},
             {},
             'from: spec.a.b is spec["a.b"], though spec.a.b is there too; quotes say which is meant',
+        ),
+        (
+            {"rules": "[{to: /data/k, value: v}]"},
+            {},
+            "to: /data/k is one key, not a JSON pointer: keys are joined by dots",
         ),
         (
             {"replace-data.k": "event:e:metadata.name"},

@@ -238,6 +238,7 @@ SOURCE: Plain = {
         ("list[name=c]", "SourcePathMissing", "no element"),
         ("list[name=b]", "ElementAmbiguous", "2 elements"),
         ('["tls"].crt', "SourcePathMissing", r'did you mean \["tls.crt"\]'),
+        ("/text", "SourcePathMissing", "keys are joined by dots"),
         ("case", "SourcePathMissing", r'did you mean \["Case"\]'),
         ('list[port="80"]', "SourcePathMissing", "no element"),
     ],

@@ -163,6 +163,21 @@ def test_the_number_of_parts_found_is_told() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ('{"a": 1}', "write json: before a constant"),
+        ('"text"', "write json: before a constant"),
+        ("configmap/s:data.k", "write a colon between RESOURCE and INSTANCE"),
+        ("configmap:s:.data.k", "a path begins with a key, as in data.k, without . $ or { before it"),
+        ("configmap:s:$.data.k", "a path begins with a key, as in data.k, without . $ or { before it"),
+        ("configmap:s:{.data.k}", "a path begins with a key, as in data.k, without . $ or { before it"),
+    ],
+)
+def test_what_is_written_as_for_another_tool_is_told_how_to_write(text: str, hint: str) -> None:
+    assert hint in problem("replace-data.a", text)
+
+
+@pytest.mark.parametrize(
     "name", ["reload-x", "replace", "merge", "Replace-a", "x", "rules.x", "remove-data", "merge.a"]
 )
 def test_other_names_under_the_prefix_are_not_known_and_the_known_ones_are_listed(name: str) -> None:
