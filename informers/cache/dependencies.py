@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias, TypeVar
 
 from informers.cache.listwatch import Selection
+from informers.cache.patience import Patience
 from informers.cache.store import Delta, Handle, Handler
 from informers.clock import Clock, SystemClock
 from informers.meta.errors import ConfigError, InformersError, NotSyncedError
@@ -187,6 +188,7 @@ class DependencyGraph:
         self._namespaces = tuple(namespaces)
         self._wide = wide
         self._clock: Clock = SystemClock() if clock is None else clock
+        self._patience = Patience(self._clock)
         self._lock = threading.Lock()  # guards all below; no value in any of the maps is empty
         self._dependencies: dict[ObjectRef, _Edges] = {}
         self._dependents: dict[ObjectRef, set[ObjectRef]] = {}
@@ -209,8 +211,8 @@ class DependencyGraph:
         """Make these all that `dependent` depends on; then read.
 
         Starts informers for what nothing follows yet, without waiting for them. Objects whose bodies were not kept so
-        far are read from the server, which may take up to 5 s for all of them; reading one that did not come raises
-        `NotSyncedError`, and the next call of this method asks again. `kinds` are pairs of a cluster and a resource's name
+        far are read from the server, which may take up to 5 s for all of them, and less of a cluster that does not answer;
+        reading one that did not come raises `NotSyncedError`, and a later call of this method asks again. `kinds` are pairs of a cluster and a resource's name
         that did not resolve: the dependent is woken when it does, or comes to mean something else.
         """
         edges = _Edges(dict.fromkeys(dependencies))
@@ -344,7 +346,8 @@ class DependencyGraph:
         followed = self._held_already(ref)
         if followed is None:
             return self._follow(ref, factory, deadline)
-        followed.demand.refer(ref, timeout=self._left(deadline))
+        with self._patience.waiting(ref.cluster, self._left(deadline)) as seconds:
+            followed.demand.refer(ref, timeout=seconds)
         return followed
 
     def _held_already(self, ref: ObjectRef) -> _Followed | None:
@@ -356,7 +359,8 @@ class DependencyGraph:
 
     def _follow(self, ref: ObjectRef, factory: Factory, deadline: float) -> _Followed:
         namespaces = self._namespaces if ref.namespace else ()
-        demand = factory.demand(Selection(ref.gvr, namespaces=namespaces), ref, timeout=self._left(deadline))
+        with self._patience.waiting(ref.cluster, self._left(deadline)) as seconds:
+            demand = factory.demand(Selection(ref.gvr, namespaces=namespaces), ref, timeout=seconds)
         # Published only when its changes reach us: whoever finds it there may read at once.
         token = object()
         made = _Followed(_key_of(ref), demand, self._attach(token, ref.cluster, demand, _NOTHING_KNOWN))
@@ -365,7 +369,8 @@ class DependencyGraph:
             if known is not made:
                 known.holds += 1
         if known is not made:
-            known.demand.refer(ref, timeout=self._left(deadline))
+            with self._patience.waiting(ref.cluster, self._left(deadline)) as seconds:
+                known.demand.refer(ref, timeout=seconds)
             _end(made)
         else:
             self._on_change(token, ref.cluster, demand)  # it may have synced before we listened

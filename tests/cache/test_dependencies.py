@@ -593,6 +593,7 @@ def test_bodies_of_many_references_are_waited_for_as_long_as_that_of_one(
 
     assert server.get_timeouts == [5.0, 2.0]
     server.get_faults.clear()
+    clock.advance(8)
     graph.replace(target("b"), [source("x"), source("y"), source("z")])
     assert all(graph.lister(source(name)).find(source(name)) is not None for name in ("x", "y", "z"))
 
@@ -668,3 +669,31 @@ def test_a_verdict_that_is_older_never_stays_over_a_newer_one() -> None:
     demand.callbacks[0]()
 
     assert woken == [target("t")]
+
+
+def test_many_bodies_of_a_server_that_does_not_answer_hold_their_readers_once(
+    factory: InformerFactory, server: FakeServer, clock: FakeClock
+) -> None:
+    names = [f"s{number}" for number in range(50)]
+    for name in names:
+        server.put(name)
+    graph, woken = graph_of(factory)
+    graph.replace(target("a"), [source("absent")])
+    woken.wait(1)
+
+    def hang() -> None:
+        clock.advance(5)
+        raise api_error(503, None)
+
+    server.get_faults.extend([hang] * len(names))
+    for name in names:
+        graph.replace(target(name), [source(name)])
+        with pytest.raises(NotSyncedError, match="body"):
+            graph.lister(source(name)).find(source(name))
+    assert len(server.get_timeouts) == 1
+
+    server.get_faults.clear()
+    clock.advance(20)
+    for name in names:
+        graph.replace(target(name), [source(name)])
+        assert graph.lister(source(name)).find(source(name)) is not None
