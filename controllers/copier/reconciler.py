@@ -233,7 +233,9 @@ class Copier:
                 self.meter.propagated(target.cluster, self.clock.monotonic() - request.since)
         else:
             _log.debug("in sync", extra=fields(target=str(target.ref)))
-            self.meter.in_sync(target.cluster)
+            # How often a target is looked at would tell of a source that may not be read that it is there, and changes.
+            if not any(turn.consent is not None and turn.consent.is_missing for turn in turns):
+                self.meter.in_sync(target.cluster)
         self._settle_leavings(target, leavings, memory)
         note_given(turns, draft.outcomes, draft.folded.keyed, live, memory)
         self._show(Look(target, whom, turns, draft, leavings))

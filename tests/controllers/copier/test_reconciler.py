@@ -586,6 +586,24 @@ def test_without_consent_nothing_tells_whether_the_source_exists_and_what_it_is(
     assert "ConsentMissing" in str(without)
 
 
+def test_looks_are_not_counted_while_consent_is_missing_as_a_source_that_is_there_calls_for_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    monkeypatch.setattr(world.meter, "in_sync", looks.append)
+    source = world.source(namespace="b", k="1")
+    target = world.target({"replace-data.k": "configmap:b/s:data.k"})
+
+    world.look(target)
+    world.look(target)
+    assert looks == []
+
+    world.touch(source, metadata={"annotations": {f"{PREFIX}allow-copy-to": "a"}})
+    world.look(target)
+    world.look(target)
+    assert looks == [""]
+
+
 # --- several clusters ------------------------------------------------------------------------------------------------
 
 SEVERAL = {"here": "", "hub": "hub"}
