@@ -22,6 +22,8 @@ from controllers.copier.problems import RuleError, malformed
 from controllers.copier.values import MAX_BYTES, MAX_DEPTH, Number, Plain, encode, without_tracking
 
 MAX_TEXT: Final = 4096
+# Expressions in expressions: what walks through them takes some frames of the stack for each.
+MAX_LEVELS: Final = 100
 # A step is one part of an expression for one element, or 64 characters of text: far more than a look-up takes.
 MAX_STEPS: Final = 250_000
 
@@ -84,7 +86,8 @@ def parse_source_path(text: str) -> Path | Query:
             hint = foreign_hint(text)
             raise malformed(f"path at position {position}: it is neither plain nor JMESPath{hint}") from None
         raise malformed(f"{no_path.text}; it is not JMESPath either") from None
-    for name in _functions_in(parsed.parsed):
+    called = [node["value"] for node in _nodes_of(parsed.parsed) if node["type"] == "function_expression"]
+    for name in called:
         if name not in _Functions.FUNCTION_TABLE:
             which = name if _WORD.fullmatch(name) else "a function"
             raise malformed(f"path: {which} is none of JMESPath's functions")
@@ -102,12 +105,16 @@ def _check_literals(text: str) -> None:
                 raise exceptions.LexerError(token["start"], "", "want JSON") from None
 
 
-def _functions_in(node: _Data) -> Iterator[str]:
-    if node["type"] == "function_expression":
-        yield node["value"]
-    for child in node["children"]:
-        if isinstance(child, dict):  # the children of a slice are numbers
-            yield from _functions_in(child)
+def _nodes_of(root: _Data) -> Iterator[_Data]:
+    """Yield the parts of an expression. Raises `RuleError` if they are nested too deep; that does not depend on the stack."""
+    pending = [(root, 1)]
+    while pending:
+        node, level = pending.pop()
+        if level > MAX_LEVELS:
+            raise malformed(f"path: want at most {MAX_LEVELS} levels of JMESPath")
+        yield node
+        # The children of a slice are numbers.
+        pending.extend((child, level + 1) for child in node["children"] if isinstance(child, dict))
 
 
 def _leading_fields(node: _Data) -> tuple[Sequence[str], bool]:

@@ -25,6 +25,28 @@ DOCUMENT = b"""{
 }"""
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "|".join("@" * 2000),
+        "||".join("a" * 1300),
+        "&&".join("a" * 1300),
+        "[]" * 2000,
+        "@" + "[*]" * 1300,
+        "!" * 4000 + "a",
+    ],
+)
+def test_expressions_in_expressions_in_expressions_are_no_rule(text: str) -> None:
+    with pytest.raises(RuleError) as caught:
+        parse_source_path(text)
+
+    assert caught.value.reason == "MalformedRule"
+
+
+def test_a_pipe_may_be_long() -> None:
+    assert search("|".join("@" * 90)) is not None
+
+
 def query(text: str) -> Query:
     found = parse_source_path(text)
     assert isinstance(found, Query)
