@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from controllers.copier.paths import StringMaps
-from informers import GVR, ConfigError
+from informers import GVR, ConfigError, Resource
 
 _LABEL: Final = r"[A-Za-z0-9](?:[-A-Za-z0-9]*[A-Za-z0-9])?"
 _RESOURCE: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?")
@@ -65,6 +65,16 @@ def string_maps_of(gvr: GVR) -> StringMaps:
 def is_guarded(gvr: GVR) -> bool:
     """Tell whether a kind may be a target only if it is named in full: RESOURCE.VERSION.GROUP."""
     return gvr.group in _GUARDED_GROUPS or (gvr.group == "" and gvr.resource in _GUARDED_CORE)
+
+
+def may_go(gvr: GVR) -> bool:
+    """Tell whether a kind may be one that somebody defined, and takes away again."""
+    return "." in gvr.group
+
+
+def is_going(resource: Resource) -> bool:
+    """Tell whether a kind is being taken away: its objects are deleted one by one then, and no new ones are taken."""
+    return "delete" in resource.verbs and "create" not in resource.verbs
 
 
 def is_full_form(text: str) -> bool:

@@ -13,9 +13,10 @@ from typing import Final
 from controllers.copier.compute import Document, Outcome
 from controllers.copier.kinds import string_maps_of
 from controllers.copier.memory import Departed, Given, Identity, Lived, Memory, fingerprint
+from controllers.copier.merge import named_places
 from controllers.copier.metering import Cause
 from controllers.copier.ownership import Record, given_places, removable
-from controllers.copier.paths import Absent, Path, Place, Selector, locate, look, may_overlap, meet, show
+from controllers.copier.paths import Absent, Key, Path, Place, Selector, locate, look, may_overlap, meet, show
 from controllers.copier.persisted import is_same
 from controllers.copier.rules import BadRule, Fate, Operation, Rule, RuleSet
 from controllers.copier.sources import Policy
@@ -42,8 +43,12 @@ class Leaving:
     cause: Cause
     place: Place
     given: Mapping[Place, bytes | None]  # each value with its fingerprint, None where none is known
+    named: frozenset[Place] = frozenset()  # what the rule still gives
     drops: tuple[Place, ...] = ()
     kept: Mapping[str, Sequence[Place]] = field(default_factory=dict)
+    is_guess: bool = (
+        False  # what it names may not have been given by the rule: of what is not the copier's, nothing is said
+    )
     is_done: bool = False  # it was decided upon, and written if there was something to write
     asked: frozenset[Place] = field(init=False)
 
@@ -56,7 +61,9 @@ class Leaving:
 
     def stay(self, reason: str) -> None:
         """Keep all of it, as far as it was to go."""
-        self.kept = {**self.kept, reason: self.drops or tuple(self.given)}
+        stays = self.drops or (() if self.is_guess else tuple(self.given))
+        if stays:
+            self.kept = {**self.kept, reason: stays}
         self.drops, self.given = (), {}
 
     def note_what_is_back(self, before: Document, after: Document) -> None:
@@ -98,12 +105,17 @@ class Leaving:
 def note_rules(memory: Memory, rules: RuleSet, policy: Policy) -> None:
     """Compare the rules with those before: who is gone and was to take its value along has departed."""
     present = {rule.identity for rule in rules.rules} | {bad.identity for bad in rules.bad}
+    if memory.is_first and all(bad.to is not None for bad in rules.bad):
+        memory.inherited = {rule.identity for rule in rules.rules if rule.operation is Operation.MERGE}
+    memory.is_first = False
     lived: dict[Identity, Lived] = {}
     for identity, before in memory.lived.items():
         if identity in present or _is_among(before, rules.bad):
             lived[identity] = before
         elif before.on_removed is Fate.REMOVE and (given := memory.given.get(identity)) is not None:
             memory.departed[identity] = Departed(before.rule, given)
+    if memory.lived.keys() - lived.keys():
+        memory.inherited = set()  # what a rule has left may look as if it were a merge rule's
     for rule in rules.rules:
         lived[rule.identity] = _lived(rule, policy)
         memory.departed.pop(rule.identity, None)
@@ -145,11 +157,16 @@ def departed(memory: Memory) -> list[Leaving]:
 # --- sources that are gone ---------------------------------------------------------------------------------------
 
 
-def note_missing(turns: Iterable[Turn], memory: Memory, now: float) -> None:
-    """Note since when sources are missing: what is deleted and made again at once takes nothing along."""
-    missing = {turn.identity for turn in turns if turn.is_leaving}
+def note_missing(turns: Iterable[Turn], memory: Memory, now: float) -> Sequence[ObjectRef]:
+    """Note since when sources are missing: what is deleted and made again at once takes nothing along.
+
+    Returns those that were not missing before.
+    """
+    missing = {turn.identity: turn.source for turn in turns if turn.is_leaving}
+    new = [source for identity, source in missing.items() if source and identity not in memory.missing]
     memory.missing = {identity: memory.missing.get(identity, now) for identity in missing}
-    memory.let_go &= missing
+    memory.let_go &= missing.keys()
+    return new
 
 
 def orphaned(
@@ -162,8 +179,8 @@ def orphaned(
 ) -> list[Leaving]:
     """Name what rules gave whose sources are missing for good.
 
-    `is_staying` tells of a source whether its namespace is there to stay, None while nobody knows: what vanishes with
-    its namespace takes nothing along.
+    `is_staying` tells of a source whether its kind and its namespace are there to stay, None while nobody knows: what
+    vanishes with one of these takes nothing along.
     """
     found: list[Leaving] = []
     for turn in turns:
@@ -188,9 +205,19 @@ def _orphan(turn: Turn, memory: Memory, live: Document, gvr: GVR) -> Leaving:
     place = locate(live, turn.to, string_maps_of(gvr))
     value = look(live, place)
     leaves: Iterable[Place] = ()
-    if turn.identity[0] == Operation.REPLACE and not isinstance(value, Absent):
+    is_guess = turn.identity in memory.inherited
+    if is_guess:
+        leaves = _free_keys(live, place, gvr)
+    elif turn.identity[0] == Operation.REPLACE and not isinstance(value, Absent):
         leaves = given_places(Operation.REPLACE, place, value)
-    return Leaving(turn.id, turn.identity, Cause.SOURCE_MISSING, place, dict.fromkeys(leaves))
+    return Leaving(turn.id, turn.identity, Cause.SOURCE_MISSING, place, dict.fromkeys(leaves), is_guess=is_guess)
+
+
+def _free_keys(live: Document, place: Place, gvr: GVR) -> Sequence[Place]:
+    """Name what is in a map of free keys: that which is the copier's there was copied, and not filled in by the server."""
+    found = look(live, place)
+    is_free = tuple(step.name for step in place if isinstance(step, Key)) in string_maps_of(gvr)
+    return [(*place, Key(key)) for key in found] if is_free and isinstance(found, dict) else []
 
 
 def next_missing(memory: Memory, now: float) -> float | None:
@@ -201,20 +228,35 @@ def next_missing(memory: Memory, now: float) -> float | None:
 # --- keys that left their source ---------------------------------------------------------------------------------
 
 
-def abandoned(turns: Iterable[Turn], memory: Memory) -> list[Leaving]:
-    """Name what merge rules gave earlier and their values do not name any more."""
+def abandoned(turns: Iterable[Turn], memory: Memory, live: Document, gvr: GVR) -> list[Leaving]:
+    """Name what merge rules gave earlier and their values do not name any more.
+
+    What a rule gave before the start is nowhere written down: it is among what is the copier's own.
+    """
     found: list[Leaving] = []
     for turn in turns:
-        given = memory.given.get(turn.identity)
-        if turn.rule is None or turn.rule.operation is not Operation.MERGE or given is None or not turn.delivers:
+        if turn.rule is None or turn.rule.operation is not Operation.MERGE or not turn.delivers:
             continue
         assert turn.found is not None
-        if given.value == fingerprint(turn.found.value.plain):
+        given = memory.given.get(turn.identity)
+        leaves: Mapping[Place, bytes | None]
+        if given is not None:
+            if given.value == fingerprint(turn.found.value.plain):
+                continue
+            place, leaves = given.place, given.leaves
+        elif turn.identity in memory.inherited:
+            place = locate(live, turn.rule.to, string_maps_of(gvr))
+            leaves = dict.fromkeys(_free_keys(live, place, gvr))
+        else:
             continue
-        named = given_places(Operation.MERGE, given.place, turn.found.value.plain)
-        left = {leaf: known for leaf, known in given.leaves.items() if not any(meet(leaf, each) for each in named)}
+        named = named_places(place, turn.found.value.plain)
+        gives = given_places(Operation.MERGE, place, turn.found.value.plain)
+        if given is None and gives and all(isinstance(look(live, each), Absent) for each in gives):
+            continue  # it has given nothing yet
+        left = {leaf: known for leaf, known in leaves.items() if not any(meet(leaf, each) for each in named)}
         if left:
-            found.append(Leaving(turn.id, turn.identity, Cause.LEFT_SOURCE, given.place, left))
+            cause = Cause.LEFT_SOURCE
+            found.append(Leaving(turn.id, turn.identity, cause, place, left, named=named, is_guess=given is None))
     return found
 
 
@@ -229,15 +271,17 @@ def judge(
     for leaving in leavings:
         others = [to for identity, to in staying.items() if identity not in orphans and identity != leaving.identity]
 
-        def is_covered(place: Place, others: Sequence[Path] = others) -> bool:
-            return any(may_overlap(Path(place), to, string_maps_of(gvr)) for to in others)
+        def is_covered(place: Place, others: Sequence[Path] = others, named: Iterable[Place] = leaving.named) -> bool:
+            is_others = any(may_overlap(Path(place), to, string_maps_of(gvr)) for to in others)
+            return is_others or any(meet(place, each) for each in named)
 
         verdict = removable(live, leaving.place, leaving.given, record, is_covered=is_covered)
-        leaving.drops, leaving.kept = verdict.drops, verdict.kept
+        leaving.drops, leaving.kept = verdict.drops, {} if leaving.is_guess else verdict.kept
 
 
 def settle(leaving: Leaving, memory: Memory) -> None:
     """Ask for it no more: it has gone, or it stays."""
+    memory.inherited.discard(leaving.identity)
     match leaving.cause:
         case Cause.SOURCE_MISSING:
             memory.let_go.add(leaving.identity)
@@ -246,9 +290,9 @@ def settle(leaving: Leaving, memory: Memory) -> None:
         case Cause.RULE_REMOVED:
             memory.departed.pop(leaving.identity, None)
         case Cause.LEFT_SOURCE:
-            given = memory.given[leaving.identity]
-            rest = {leaf: known for leaf, known in given.leaves.items() if leaf not in leaving.asked}
-            memory.given[leaving.identity] = Given(given.place, given.value, rest)
+            if (given := memory.given.get(leaving.identity)) is not None:
+                rest = {leaf: known for leaf, known in given.leaves.items() if leaf not in leaving.asked}
+                memory.given[leaving.identity] = Given(given.place, given.value, rest)
 
 
 def note_given(
@@ -267,6 +311,7 @@ def note_given(
         if lived is None or not lived.is_tracked:
             memory.given.pop(turn.identity, None)
             continue
+        memory.inherited.discard(turn.identity)
         value = fingerprint(turn.found.value.plain)
         known = memory.given.get(turn.identity)
         if known is not None and known.value == value and known.place == outcome.place and not outcome.changes:

@@ -39,16 +39,21 @@ def _only_deletes(patch: Plain) -> bool:
 
 
 def named_places(place: Place, patch: Plain, keyed: Mapping[Fields, str] = MappingProxyType({})) -> frozenset[Place]:
-    """Name what a merge patch for `place` decides about: what it sets, down to elements of lists merged by a key."""
+    """Name what a merge patch for `place` decides about: what it sets, down to elements of lists merged by a key.
+
+    Of a map that it only wants to be there, an entry is named that is none: nothing in the map is decided by it.
+    """
     return frozenset(_named(place, patch, keyed))
 
 
 def _named(place: Place, patch: Plain, keyed: Mapping[Fields, str]) -> Iterator[Place]:
     key = keyed.get(_fields_of(place), "")
-    if isinstance(patch, dict) and patch and not _decides_all(patch):
+    if isinstance(patch, dict) and not _decides_all(patch):
         for name, value in patch.items():
             if value is not None:
                 yield from _named((*place, Key(name.removeprefix(_DELETES))), value, keyed)
+        if all(value is None for value in patch.values()):
+            yield (*place, Key(""))
     elif isinstance(patch, list) and key and all(isinstance(each, dict) and not _decides_all(each) for each in patch):
         for element in patch:
             value = element.get(key) if isinstance(element, dict) else None

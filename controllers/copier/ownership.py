@@ -209,7 +209,7 @@ def removable(
             kept.setdefault(reason, []).append(leaf)
         else:
             drops.add(leaf)
-    return Verdict(tuple(sorted(_collapsed(document, place, drops, given, record), key=str)), kept)
+    return Verdict(tuple(sorted(_collapsed(document, place, drops, given, record, is_covered), key=str)), kept)
 
 
 def _why_kept(live: dict[str, Plain], leaf: Place, value: Plain, known: bytes | None, record: Record) -> str:
@@ -226,7 +226,12 @@ def _why_kept(live: dict[str, Plain], leaf: Place, value: Plain, known: bytes | 
 
 
 def _collapsed(
-    live: dict[str, Plain], root: Place, drops: Iterable[Place], given: Iterable[Place], record: Record
+    live: dict[str, Plain],
+    root: Place,
+    drops: Iterable[Place],
+    given: Iterable[Place],
+    record: Record,
+    is_covered: Callable[[Place], bool],
 ) -> set[Place]:
     """Let a map or an element go as a whole where all of it goes, and nobody else has set it; never what is at `root`."""
     found = set(drops)
@@ -234,7 +239,7 @@ def _collapsed(
     for length in range(max(map(len, found), default=0) - 1, len(root), -1):
         for parent in {place[:length] for place in found if len(place) > length}:
             inside = {place for place in found if place[:length] == parent}
-            if _goes_whole(live, parent, inside, asked, record):
+            if _goes_whole(live, parent, inside, asked, record) and not is_covered(parent):
                 found = (found - inside) | {parent}
     return found
 

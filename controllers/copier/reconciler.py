@@ -16,6 +16,7 @@ from controllers.copier.compute import Document, Outcome
 from controllers.copier.consent import Target
 from controllers.copier.evaluation import plan, read_all, whom_of
 from controllers.copier.guards import Guard
+from controllers.copier.kinds import is_going, may_go
 from controllers.copier.leaving import (
     NOT_READABLE,
     Leaving,
@@ -120,8 +121,11 @@ class Copier:
     def _reconcile(self, request: Request) -> Result:
         _log.debug("woken", extra=fields(target=str(request.ref)))
         target = self._target(request.ref)
-        if target is None or self._is_going(target) or not self._concerns(target):
+        if target is None or self._is_going(target):
             self._forget(request.ref)
+            return Result()
+        if not self._concerns(target):
+            self._retire(request.ref)
             return Result()
         why_not = self.guard.why_not(target.ref)
         if why_not is not None:
@@ -144,7 +148,9 @@ class Copier:
         if not memory.is_evaluated and any(turn.is_quiet for turn in turns):
             return Result(requeue_after=_FIRST_SYNC_WAIT)
         memory.is_evaluated = True
-        note_missing(turns, memory, self.clock.monotonic())
+        for source in note_missing(turns, memory, self.clock.monotonic()):
+            if may_go(source.gvr):
+                self.mapper(source.cluster).invalidate()  # its kind may be gone: known before the second look
         try:
             result = self._act(target, whom, turns, memory, request)
         except TargetGoneError:
@@ -153,7 +159,7 @@ class Copier:
         except BusyError as busy:
             return Result(requeue_after=busy.retry_after)
         if not rules and not memory.departed:
-            self._forget(target.ref)
+            self._retire(target.ref)
             return Result()
         report_shared(target, self.conditions, [turn.error for turn in turns])
         is_incomplete = snapshot.is_incomplete() or any(
@@ -186,10 +192,16 @@ class Copier:
         return has_rules(target.annotations) or self.memories.knows(target.ref, target.uid)
 
     def _forget(self, ref: ObjectRef) -> None:
+        self._let_go(ref, was_known=self.memories.forget(ref))
+
+    def _retire(self, ref: ObjectRef) -> None:
+        self._let_go(ref, was_known=self.memories.retire(ref))
+
+    def _let_go(self, ref: ObjectRef, *, was_known: bool) -> None:
+        if was_known:
+            _log.debug("forgotten", extra=fields(target=str(ref)))
         self.conditions.swap(ref, frozenset())
         self.meter.forget(ref)
-        if self.memories.forget(ref):
-            _log.debug("forgotten", extra=fields(target=str(ref)))
         self.graph.forget(ref)
         self.rings.forget(ref)
         self.outages.forget(ref)
@@ -266,8 +278,16 @@ class Copier:
         """Name what has lost its reason to be there and may still be there."""
         if self.writer.waits_for_right(memory):
             return ()
-        orphans = orphaned(turns, memory, live, target.ref.gvr, self.clock.monotonic(), self.namespaces.is_staying)
-        return [*departed(memory), *orphans, *abandoned(turns, memory)]
+        orphans = orphaned(turns, memory, live, target.ref.gvr, self.clock.monotonic(), self._is_staying)
+        return [*departed(memory), *orphans, *abandoned(turns, memory, live, target.ref.gvr)]
+
+    def _is_staying(self, source: ObjectRef) -> bool | None:
+        """Tell whether what a source belongs to, its kind and its namespace, is there to stay; None if nobody knows."""
+        try:
+            resource = self.mapper(source.cluster).resource(source.gvr)
+        except InformersError:
+            return None
+        return False if is_going(resource) else self.namespaces.is_staying(source)
 
     def _look_live(self, target: Object, leavings: Sequence[Leaving]) -> Object | None:
         """Read the target from the server, who alone tells whose fields are whose; None if nobody has to know.

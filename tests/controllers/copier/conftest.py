@@ -53,7 +53,7 @@ SECRETS = GVR("", "v1", "secrets")
 FEDERATED_SECRETS = GVR("types.federation.k8s.io", "v1alpha1", "federatedsecrets")
 WIDGETS = GVR("example.io", "v1", "widgets")
 CLUSTER_ROLES = GVR("rbac.authorization.k8s.io", "v1", "clusterroles")
-ALL_VERBS = frozenset({"get", "list", "watch", "patch"})
+ALL_VERBS = frozenset({"get", "list", "watch", "create", "patch", "delete"})
 
 RESOURCES = {
     "configmap": Resource(CONFIGMAPS, "ConfigMap", "configmap", namespaced=True, verbs=ALL_VERBS),
@@ -75,6 +75,8 @@ class FakeMapper:
     schema_hash: str = ""  # "": nothing is published
     schema_error: InformersError | None = None
     is_silent: bool = False  # whoever does not ask knows nothing
+    are_going: bool = False  # kinds are being taken away
+    reloads: int = 0
 
     def resolve(self, text: str, *, ask: bool = True) -> Resource:
         if self.is_silent and not ask:
@@ -88,7 +90,11 @@ class FakeMapper:
     def resource(self, what: GVR) -> Resource:
         if self.is_lost:
             raise UnknownKindError("gone", text=str(what))
-        return KINDS[what]
+        found = KINDS[what]
+        return replace(found, verbs=found.verbs - {"create", "patch"}) if self.are_going else found
+
+    def invalidate(self) -> None:
+        self.reloads += 1
 
     def problems(self) -> Mapping[str, InformersError]:
         return {}

@@ -176,6 +176,28 @@ def test_a_source_that_vanishes_with_its_namespace_takes_nothing_along(removing:
     assert world.reads == 0
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_source_that_vanishes_with_its_kind_takes_nothing_along(removing: World, is_gone: bool) -> None:
+    source = removing.put(WIDGETS, "", "w", metadata={"annotations": {f"{PREFIX}allow-copy-to": "a"}}, spec={"k": "1"})
+    target = removing.target({"replace-data.k": "widget:w:spec.k"})
+    removing.look(target)
+    del removing.objects[source]  # as its kind's other objects, and later the kind itself
+
+    removing.look(target)
+    assert removing.mapper.reloads == 1, "whether the kind is still served is asked at once"
+    if is_gone:
+        removing.mapper.unknown.add("widget")
+    else:
+        removing.mapper.are_going = True
+    for _ in range(2):
+        removing.clock.advance(2)
+        removing.look(target)
+
+    assert data(removing, target) == {"k": "1"}
+    assert removing.reads == 0
+    assert removing.mapper.reloads == 1
+
+
 def test_while_namespaces_are_listed_nothing_is_removed_and_without_that_right_it_is(removing: World) -> None:
     removing.source(k="1")
     target = removing.target({"replace-data.k": "configmap:s:data.k"})
@@ -686,6 +708,98 @@ def test_a_key_that_a_merge_rule_gave_and_names_no_more_goes_and_others_stay(wor
     assert world.reads == 1
 
 
+@pytest.mark.parametrize(("left", "names"), [({"a": "1"}, ["b"]), ({"a": "9"}, ["b"]), ({}, ["a", "b"])])
+def test_a_key_that_left_while_nobody_looked_goes_if_it_is_the_copiers_alone(
+    world: World, left: dict[str, str], names: list[str]
+) -> None:
+    world.source(a="1", b="2")
+    target = world.target({"merge-data": "configmap:s:data"}, data={"local": "mine"})
+    world.look(target)
+    world.source(**left)
+    again = world.restarted()
+
+    again.look(target)
+    again.look(target)
+
+    assert data(again, target) == {"local": "mine", **left}
+    told = f"rule merge-data: removed {', '.join(f'data.{name}' for name in names)}: it is no longer in the source"
+    assert [event for event in again.events if event[1] != "Copied"] == [("Normal", "Removed", told)]
+    assert len(again.patches) == 1
+    assert again.reads == 1
+
+
+def test_after_a_restart_nothing_goes_that_may_be_another_rules(world: World) -> None:
+    world.source(a="1")
+    rules = {"merge-data": "configmap:s:data", "replace-data.waits": "configmap:s:data.a"}
+    target = world.target(rules, data={"local": "mine"})
+    world.look(target)
+    world.touch(target, "test", metadata={"annotations": {f"{PREFIX}replace-data.waits": "configmap:none:data.a"}})
+    again = world.restarted()
+    again.look(target)
+    assert data(again, target) == {"local": "mine", "a": "1", "waits": "1"}
+    again.touch(target, "test", metadata={"annotations": {f"{PREFIX}replace-data.waits": None, f"{PREFIX}rules": "{"}})
+
+    last = again.restarted()
+    last.look(target)
+    last.look(target)
+
+    assert data(last, target) == {"local": "mine", "a": "1", "waits": "1"}, "the list cannot be read"
+    assert last.reads == 0
+    assert "Kept" not in last.reasons()
+
+
+def test_a_merge_rule_takes_nothing_that_an_earlier_rule_has_left(world: World) -> None:
+    target = world.target({"replace-data.x": 'json:"1"'}, data={"a": "1"})
+    world.look(target)
+    world.drop_rules(target)
+    world.look(target)
+    world.touch(target, "test", metadata={"annotations": {f"{PREFIX}merge-data": 'json:{"a": "1"}'}})
+
+    world.look(target)
+    world.look(target)
+
+    assert data(world, target) == {"a": "1", "x": "1"}
+    assert world.reads == 0
+
+
+def test_a_merge_rule_that_had_to_wait_takes_nothing_that_a_rule_has_left_meanwhile(world: World) -> None:
+    target = world.target({"merge-data": "configmap:s:data", "replace-data.x": 'json:"1"'}, data={"a": "1"})
+    world.look(target)
+    world.drop_rules(target, "replace-data.x")
+    world.look(target)
+    world.source(a="1")
+
+    world.look(target)
+
+    assert data(world, target) == {"a": "1", "x": "1"}
+    assert world.reads == 0
+
+
+def test_what_a_server_has_filled_in_is_not_taken_for_a_key_that_left(world: World) -> None:
+    world.put(WIDGETS, "", "t", metadata={"annotations": {f"{PREFIX}merge-spec": 'json:{"a": "1"}'}})
+    target = ObjectRef(WIDGETS, "", "t")
+    world.answers = [lambda after: after["spec"].update(default="x")]
+    world.look(target)
+
+    again = world.restarted()
+    again.look(target)
+
+    assert again.objects[target]["spec"] == {"a": "1", "default": "x"}
+    assert not again.patches
+
+
+def test_after_a_restart_what_a_merge_rule_gave_goes_with_its_source(removing: World) -> None:
+    removing.source(a="1")
+    target = removing.target({"merge-data": "configmap:s:data"}, data={"local": "mine"})
+    removing.look(target)
+    again = removing.restarted()
+
+    lose(again, target)
+
+    assert data(again, target) == {"local": "mine"}
+    assert again.reasons() == ["SourceMissing", "Removed"]
+
+
 def test_a_key_that_was_there_before_the_merge_rule_stays(world: World) -> None:
     world.source(a="1", b="2")
     target = world.target({"merge-data": "configmap:s:data"}, data={"b": "2"})
@@ -698,6 +812,42 @@ def test_a_key_that_was_there_before_the_merge_rule_stays(world: World) -> None:
     assert data(world, target) == {"a": "1", "b": "2"}
     assert world.reasons() == ["Copied", "Kept"]
     assert world.reads == 1
+
+
+@pytest.mark.parametrize(
+    ("after", "left"),
+    [
+        ({}, {"own": "x"}),
+        ({"m": {}}, {"own": "x", "m": {}}),
+        ({"m": {"a": "1"}}, {"own": "x", "m": {"a": "1"}}),
+        ({"m": {"new": {}}}, {"own": "x", "m": {"new": {}}}),
+        ({"m": None}, {"own": "x"}),
+    ],
+)
+def test_the_last_key_of_a_map_goes_like_any_other(world: World, after: dict[str, Any], left: dict[str, Any]) -> None:
+    world.put(WIDGETS, "", "w", spec={"m": {"a": "1", "n": {"b": "2"}}})
+    annotations = {f"{PREFIX}merge-spec": "widget:w:spec"}
+    target = world.put(WIDGETS, "", "t", metadata={"annotations": annotations}, spec={"own": "x"})
+    world.look(target)
+
+    world.put(WIDGETS, "", "w", spec=after)
+    world.look(target)
+    world.look(target)
+
+    assert world.objects[target]["spec"] == left
+    assert len(world.patches) == 2
+
+
+def test_in_a_map_that_another_rule_goes_into_each_key_goes_by_itself(removing: World) -> None:
+    removing.put(WIDGETS, "", "w", spec={"a": "1"})
+    rules = {f"{PREFIX}merge-spec": 'json:{"m": {"a": "1"}}', f"{PREFIX}replace-spec.m.b": "widget:none:spec.b"}
+    target = removing.put(WIDGETS, "", "t", metadata={"annotations": rules})
+    removing.look(target)
+    removing.drop_rules(target, "merge-spec")
+
+    removing.look(target)
+
+    assert removing.objects[target]["spec"] == {"m": {}}
 
 
 def test_a_key_that_an_edited_merge_rule_names_no_more_goes(world: World) -> None:
@@ -773,6 +923,11 @@ def test_targets_that_come_and_go_leave_nothing_behind(removing: World) -> None:
     assert len(removing.copier.memories) == 0
     assert len(removing.copier.conditions) == 0
     assert not removing.dependencies
+    assert len(removing.copier.memories._retired) == 25, "those that are there"
+    for target in list(removing.copier.memories._retired):
+        del removing.objects[target]
+        removing.look(target)
+    assert not removing.copier.memories._retired
 
 
 def test_what_is_taken_away_is_counted_by_why(removing: World, monkeypatch: pytest.MonkeyPatch) -> None:

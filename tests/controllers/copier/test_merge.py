@@ -108,7 +108,7 @@ def test_a_merge_names_what_it_sets_and_not_what_it_deletes() -> None:
 
     named = named_places(place, plain({"a": "1", "m": {"b": [1], "gone": None, "empty": {}}, "old": None}))
 
-    assert sorted(map(show, named)) == ["spec.a", "spec.m.b", "spec.m.empty"]
+    assert sorted(map(show, named)) == ["spec.a", "spec.m.b", 'spec.m.empty[""]']
 
 
 def test_a_strategic_merge_names_elements_by_their_key_and_other_lists_as_a_whole() -> None:
