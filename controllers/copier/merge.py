@@ -65,7 +65,7 @@ def _named(place: Place, patch: Plain, keyed: Mapping[Fields, str]) -> Iterator[
 
 def _decides_all(patch: dict[str, Plain]) -> bool:
     """Tell whether a map says what becomes of all there is, too, and not only of what it names."""
-    return "$patch" in patch or "$retainKeys" in patch
+    return patch.get("$patch", "merge") != "merge" or "$retainKeys" in patch
 
 
 def _fields_of(place: Place) -> Fields:

@@ -11,7 +11,8 @@ that matters, and `diff` refuses. And values are told apart by their JSON type: 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
@@ -385,6 +386,7 @@ _DIRECTIVE: Final = "$patch"
 _RETAIN: Final = "$retainKeys"
 _ORDER: Final = "$setElementOrder"
 _DELETE: Final = "$deleteFromPrimitiveList"
+_LANGUAGE: Final = (_DIRECTIVE, _RETAIN, _ORDER, _DELETE)
 _NO_RULE: Final = MergeRule()
 
 
@@ -392,12 +394,13 @@ def strategic_merge(value: object, patch: object, merge_keys: MergeKeys, *, in_p
     """Apply a strategic merge patch, as the API server does it for built-in kinds.
 
     Objects are merged; lists are merged or replaced as `merge_keys` says of the path of their field. Known directives:
-    `$patch` (replace, delete, and merge, which is what happens anyway), `$setElementOrder/FIELD`,
+    `$patch` (replace and delete; `in_place` merge, too, which is what happens anyway), `$setElementOrder/FIELD`,
     `$deleteFromPrimitiveList/FIELD` and `$retainKeys`. The rules are those of apimachinery pkg/util/strategicpatch.
 
-    With `in_place` the result is one to write down, not one that a server still makes its own: items of merged lists
-    stay where they are and new ones go to the end, whatever order the patch asks for; of the patch's own language,
-    nulls included, nothing is left; and a patch for an item that several could be is refused.
+    With `in_place` the result is one to write down, not one that a server still makes its own, and the same patch does
+    not change it any more: items of merged lists stay where they are and new ones go to the end, whatever order the
+    patch asks for; of the patch's own language, nulls included, nothing is left, and it means the same where nothing is
+    yet; each item of the patch has an item of its own, and a patch for one that several could be is refused.
 
     Raises `PatchError` on a patch that breaks the rules; its text names fields and types, never a value.
     """
@@ -424,10 +427,10 @@ class _Strategic:
                     return self._written(patch)
                 case "delete":
                     return {}
-                case "merge":
+                case "merge" if self._in_place:
                     pass
                 case _:
-                    raise PatchError(f"$patch at {_pointer(path)!r}: want replace, delete or merge")
+                    raise PatchError(f"$patch at {_pointer(path)!r}: want {_wanted_directives(self._in_place)}")
         if _RETAIN in patch:
             _retain(present, patch)
         self._merge_ordered_lists(present, patch, path)
@@ -450,9 +453,14 @@ class _Strategic:
         return present
 
     def _set(self, present: dict[str, Any], name: str, value: Any) -> None:
-        kept, keep = _without_directives(_without_nulls(value))
+        """Write what of a patch meets nothing that it could be merged with."""
+        if self._in_place:
+            kept = _without_language(value)
+            keep = not _is_deleted(value) and (bool(kept) or not isinstance(value, list) or not value)
+        else:
+            kept, keep = _without_directives(_without_nulls(value))
         if keep:
-            present[name] = self._written(kept)
+            present[name] = kept
         else:
             present.pop(name, None)
 
@@ -497,26 +505,53 @@ class _Strategic:
             if "array" in kinds:
                 raise PatchError(f"lists of lists are not supported, at {_pointer(path)!r}")
             if deletes:
-                return [item for item in old if not _holds(new, item)]
+                gone = _positions(new, "")
+                return [item for item in old if _sameness(item) not in gone]
             if self._in_place:
-                return [*old, *(item for item in _deduplicated(new) if not _holds(old, item))]
+                there = _positions(old, "")
+                return [*old, *(item for item in _deduplicated(new) if _sameness(item) not in there)]
             return _in_order(_deduplicated([*old, *new]), new, old, "")
         if not rule.key:
             raise PatchError(f"cannot merge lists without merge key, at {_pointer(path)!r}")
-        old, new, is_replaced = _apply_item_directives(old, new, rule.key, path)
+        old, new, is_replaced = _apply_item_directives(old, new, rule.key, path, in_place=self._in_place)
         if is_replaced:
             return self._written(new)
-        merged = list(old)
+        if self._in_place:
+            return self._merge_items(old, new, rule.key, path)
+        merged, positions = list(old), _positions(old, rule.key)
         for item in new:
-            name = _key_of(item, rule.key, path)
-            where = _position(merged, name, rule.key)
-            if where is None:
-                merged.append(self._written(item))
-            elif self._in_place and _position(merged[where + 1 :], name, rule.key) is not None:
-                raise PatchError(f"several items of {_pointer(path)!r} have the same {rule.key!r}")
+            where = positions.setdefault(_sameness(_key_of(item, rule.key, path)), [len(merged)])[0]
+            if where == len(merged):
+                merged.append(item)
             else:
                 merged[where] = self.merge_object(merged[where], item, path)
-        return merged if self._in_place else _in_order(merged, new, old, rule.key)
+        return _in_order(merged, new, old, rule.key)
+
+    def _merge_items(self, old: list[Any], new: list[Any], key: str, path: Path) -> list[Any]:
+        """Merge each item of a patch with one that no other item of it merges with: ports may share their number."""
+        merged, positions = list(old), _positions(old, key)
+        items = [(item, positions.get(_sameness(_key_of(item, key, path)), [])) for item in new]
+        wanted = Counter(_sameness(item[key]) for item in new)
+        waiting: list[tuple[Any, list[int]]] = []
+        for item, free in items:
+            is_alone = len(free) < 2 and wanted[_sameness(item[key])] < 2
+            where = None if is_alone else next((at for at in free if self._shows(merged[at], item, path)), None)
+            if where is None:
+                waiting.append((item, free))
+            else:
+                free.remove(where)
+        for item, free in waiting:
+            if len(free) > 1:
+                raise PatchError(f"several items of {_pointer(path)!r} have the same {key!r}")
+            if free:
+                where = free.pop()
+                merged[where] = self.merge_object(merged[where], item, path)
+            else:
+                merged.append(_without_language(item))
+        return merged
+
+    def _shows(self, present: dict[str, Any], item: dict[str, Any], path: Path) -> bool:
+        return equal(self.merge_object(_copy(present), _copy(item), path), present)
 
 
 def _retain(present: dict[str, Any], patch: dict[str, Any]) -> None:
@@ -538,24 +573,31 @@ def _field_of(key: str, directive: str) -> str:
     return name
 
 
-def _apply_item_directives(old: list[Any], new: list[Any], key: str, path: Path) -> tuple[list[Any], list[Any], bool]:
+def _apply_item_directives(
+    old: list[Any], new: list[Any], key: str, path: Path, *, in_place: bool
+) -> tuple[list[Any], list[Any], bool]:
     """Apply `$patch` of single items: delete one, or replace the whole list by the items without a directive.
 
     Returns what is left of both lists, and whether the second is to replace the first.
     """
-    plain, replace = [], False
+    plain, gone, replace = [], set(), False
     for item in new:
         match item.get(_DIRECTIVE):
             case None:
                 plain.append(item)
             case "delete":
-                value = _key_of(item, key, path)
-                old = [each for each in old if not (key in each and _same_value(each[key], value))]
+                gone.add(_sameness(_key_of(item, key, path)))
             case "replace":
                 replace = True
+            case "merge" if in_place:
+                plain.append(item)
             case _:
-                raise PatchError(f"$patch of a list item, at {_pointer(path)!r}: want replace or delete")
-    return old, plain, replace
+                raise PatchError(f"$patch of a list item, at {_pointer(path)!r}: want {_wanted_directives(in_place)}")
+    return [each for each in old if key not in each or _sameness(each[key]) not in gone], plain, replace
+
+
+def _wanted_directives(in_place: bool) -> str:
+    return "replace, delete or merge" if in_place else "replace or delete"
 
 
 def _key_of(item: Mapping[str, Any], key: str, path: Path) -> Any:
@@ -564,26 +606,27 @@ def _key_of(item: Mapping[str, Any], key: str, path: Path) -> Any:
     return item[key]
 
 
-def _position(items: Sequence[Any], value: Any, key: str) -> int | None:
-    """Find the item of a list of objects that has this value of the merge key, or the scalar itself."""
-    for index, item in enumerate(items):
-        if key and not (isinstance(item, Mapping) and key in item):
-            continue
-        if _same_value(item[key] if key else item, value):
-            return index
-    return None
+def _sameness(value: Any) -> Hashable:
+    """Return what is equal for values that are the same to `test` and for no others: what to look one up by."""
+    if isinstance(value, Mapping):
+        return frozenset((key, _sameness(each)) for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(_sameness, value))
+    kind = _kind_of(value)
+    return ("number" if kind == "integer" else kind, value)
 
 
-def _holds(items: Sequence[Any], value: Any) -> bool:
-    return any(_same_value(item, value) for item in items)
+def _positions(items: Sequence[Any], key: str) -> dict[Hashable, list[int]]:
+    """Say where the items of each value of the merge key are, or of each scalar without a key."""
+    found: dict[Hashable, list[int]] = {}
+    for position, item in enumerate(items):
+        if not key or (isinstance(item, Mapping) and key in item):
+            found.setdefault(_sameness(item[key] if key else item), []).append(position)
+    return found
 
 
 def _deduplicated(items: Sequence[Any]) -> list[Any]:
-    out: list[Any] = []
-    for item in items:
-        if not _holds(out, item):
-            out.append(item)
-    return out
+    return [items[positions[0]] for positions in _positions(items, "").values()]
 
 
 def _identity(item: Any, key: str) -> Any:
@@ -592,8 +635,9 @@ def _identity(item: Any, key: str) -> Any:
 
 def _in_order(merged: list[Any], order: Sequence[Any], server_order: Sequence[Any], key: str) -> list[Any]:
     """Sort a merged list: items of the patch as `order` has them, the server's own as they stood, relative to them."""
-    place = {id(item): _position(order, _identity(item, key), key) for item in merged}
-    stood = {id(item): _position(server_order, _identity(item, key), key) for item in merged}
+    ordered, stood_at = _positions(order, key), _positions(server_order, key)
+    place = {id(item): ordered.get(_sameness(_identity(item, key)), [None])[0] for item in merged}
+    stood = {id(item): stood_at.get(_sameness(_identity(item, key)), [None])[0] for item in merged}
     patched = sorted((item for item in merged if place[id(item)] is not None), key=lambda item: place[id(item)] or 0)
     own = sorted((item for item in merged if place[id(item)] is None), key=lambda item: stood[id(item)] or 0)
     out: list[Any] = []
@@ -635,14 +679,25 @@ def _without_directives(value: Any) -> tuple[Any, bool]:
     return value, True
 
 
+def _is_deleted(value: Any) -> bool:
+    return isinstance(value, dict) and value.get(_DIRECTIVE) == "delete"
+
+
 def _without_language(value: Any) -> Any:
-    """Keep of a patch what it says to write: no nulls of objects, no directives, no items that carry one."""
+    """Keep of a patch what it says to write where nothing is: no nulls and deleted objects, no directives."""
     if isinstance(value, dict):
+        if value.get(_DIRECTIVE, "merge") not in ("replace", "delete", "merge"):
+            raise PatchError(f"$patch: want {_wanted_directives(in_place=True)}")
         return {
             key: _without_language(each)
             for key, each in value.items()
-            if each is not None and not key.startswith((_DIRECTIVE, _RETAIN, _ORDER, _DELETE))
+            if each is not None and not _is_deleted(each) and not key.startswith(_LANGUAGE)
         }
     if isinstance(value, list):
-        return [_without_language(each) for each in value if not (isinstance(each, dict) and _DIRECTIVE in each)]
+        return [_without_language(each) for each in value if not _is_marker(each)]
     return value
+
+
+def _is_marker(item: Any) -> bool:
+    """Tell whether an item of a list says what becomes of others, and is none itself."""
+    return isinstance(item, dict) and item.get(_DIRECTIVE) in ("replace", "delete")

@@ -308,7 +308,6 @@ class TestStrategicMerge:
             pytest.param({"a": [1]}, {"a": {"x": 1}}, {"a": {"x": 1}}, id="another type replaces"),
             pytest.param({"a": 1, "b": 2}, {"$patch": "replace", "c": 3}, {"c": 3}, id="replace of the whole"),
             pytest.param({"m": {"a": 1}}, {"m": {"$patch": "delete"}}, {"m": {}}, id="delete of a map"),
-            pytest.param({"m": {"a": 1}}, {"m": {"$patch": "merge", "b": 2}}, {"m": {"a": 1, "b": 2}}, id="merge"),
             pytest.param(
                 {"finalizers": ["a", "b"]},
                 {"finalizers": ["c", "a"]},
@@ -366,6 +365,7 @@ class TestStrategicMerge:
         [
             ({"containers": [{"image": "x"}]}, False),
             ({"m": {"$patch": "spin"}}, False),
+            ({"m": {"$patch": "merge", "b": 2}}, False),
             ({"containers": [{"name": "a", "$patch": "merge"}]}, False),
             ({"m": {"$retainKeys": ["a"], "b": 1}}, True),
             ({"m": {"$retainKeys": "a"}}, True),
@@ -390,6 +390,49 @@ class TestStrategicMerge:
 
         with pytest.raises(PatchError, match="order"):
             strategic({"containers": [{"name": "a"}]}, patch)
+
+    def test_items_are_found_by_the_value_and_the_type_of_their_key(self) -> None:
+        value = {"containers": [{"name": 1}, {"name": True}, {"name": "1"}, {"name": [1]}]}
+        patch = {"containers": [{"name": 1.0, "x": 1}, {"name": [1], "x": 1}]}
+
+        found = strategic(value, patch)["containers"]
+
+        assert sorted(found, key=str) == sorted(
+            [{"name": 1.0, "x": 1}, {"name": True}, {"name": "1"}, {"name": [1], "x": 1}], key=str
+        )
+
+    @pytest.mark.parametrize("in_place", [True, False])
+    def test_work_grows_with_the_length_of_lists_and_not_with_its_square(self, in_place: bool) -> None:
+        compared = 0
+
+        class Word:
+            def __init__(self, text: str) -> None:
+                self.text = text
+
+            def __eq__(self, other: object) -> bool:
+                nonlocal compared
+                compared += 1
+                return isinstance(other, Word) and self.text == other.text
+
+            def __hash__(self) -> int:
+                return hash(self.text)
+
+        def words() -> list[Word]:
+            return [Word(f"w{number}") for number in range(200)]
+
+        def items(**more: Any) -> list[Any]:
+            return [{"name": word, **more} for word in words()]
+
+        def merged(value: Any, patch: Any) -> Any:
+            return strategic_merge(value, patch, RULES.get, in_place=in_place)
+
+        whole = {"containers": items(), "finalizers": words()}
+
+        assert equal(merged({"containers": [{"name": "x"}], "finalizers": []}, whole)["finalizers"], words())
+        assert equal(merged(whole, {"containers": items(x=1), "finalizers": words()})["containers"], items(x=1))
+        assert merged(whole, {"containers": items(**{"$patch": "delete"})})["containers"] == []
+        assert merged(whole, {"$deleteFromPrimitiveList/finalizers": words()})["finalizers"] == []
+        assert compared < 200 * 50
 
     @quick
     @given(objects_without_null, objects_without_null)

@@ -285,9 +285,10 @@ def test_defaults_of_the_server_inside_of_an_element_are_no_difference() -> None
             {"containers": [{"name": "c"}]},
         ),
         (
-            {"containers": [{"name": "b", "$patch": "merge"}]},
-            "TypeMismatch",
+            {"containers": [{"name": "b", "$patch": "merge", "tty": True}]},
+            {"containers": [{"name": "a"}, {"name": "b", "args": ["x"], "tty": True}]},
         ),
+        ({"containers": [{"name": "b", "$patch": "spin"}]}, "TypeMismatch"),
         ({"nodeSelector": {"$patch": "replace", "z": "1"}}, {"nodeSelector": {"z": "1"}}),
         ({"nodeSelector": {"$patch": "merge", "z": "1"}}, {"nodeSelector": {"x": "1", "y": "2", "z": "1"}}),
         ({"nodeSelector": {"$patch": "delete"}}, {"nodeSelector": {}}),
@@ -309,6 +310,62 @@ def test_directives_say_what_a_patch_cannot(patch: Any, result: Any) -> None:
         error_of(folded, result)
     else:
         assert pod_of(folded) == {**live, **result}
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ({"$patch": "replace", "z": "1"}, {"z": "1"}),
+        ({"$patch": "merge", "z": "1"}, {"z": "1"}),
+        ({"$patch": "delete", "z": "1"}, ABSENT),
+        ({"x": {"$patch": "delete", "z": "1"}, "y": {"$patch": "replace", "z": "1"}}, {"y": {"z": "1"}}),
+        (
+            {"l": [{"name": "a", "$patch": "delete"}, {"$patch": "replace"}, {"name": "b", "$patch": "merge"}]},
+            {"l": [{"name": "b"}]},
+        ),
+        ({"$patch": "spin"}, "TypeMismatch"),
+        ({"x": {"$patch": []}}, "TypeMismatch"),
+    ],
+)
+def test_directives_mean_the_same_where_nothing_is_yet(value: Any, written: Any) -> None:
+    for patch in ({"nodeSelector": value}, {"containers": [{"name": "new", "nodeSelector": value}]}):
+        folded = merged({}, patch)
+        if isinstance(written, str):
+            error_of(folded, written)
+            continue
+
+        once = pod_of(folded)
+
+        assert once.get("containers", [once])[0].get("nodeSelector", ABSENT) == written
+        assert patch_of(once, merged(once, patch)) is None
+
+
+def test_what_is_to_be_deleted_where_nothing_is_leaves_nothing() -> None:
+    assert pod_of(merged({"x": 1}, {"volumes": [{"name": "v", "$patch": "delete"}]})) == {"x": 1}
+
+
+TCP, UDP = {"containerPort": 53, "protocol": "TCP"}, {"containerPort": 53, "protocol": "UDP"}
+HTTP = {"containerPort": 80}
+
+
+@pytest.mark.parametrize(
+    ("live", "asked", "result"),
+    [
+        ([], [TCP, UDP], [TCP, UDP]),
+        ([HTTP, UDP], [TCP, UDP], [HTTP, UDP, TCP]),
+        ([UDP, TCP], [TCP, UDP], [UDP, TCP]),
+        ([{**TCP, "name": "old"}], [{**TCP, "name": "dns"}, UDP], [{**TCP, "name": "dns"}, UDP]),
+        ([TCP, UDP], [UDP], [TCP, UDP]),
+    ],
+)
+def test_ports_of_one_number_are_each_an_element_of_its_own(live: Any, asked: Any, result: Any) -> None:
+    pod = {"containers": [{"name": "a", "ports": live}]}
+    patch = {"containers": [{"name": "a", "ports": asked}]}
+
+    once = pod_of(merged(pod, patch))
+
+    assert once["containers"][0]["ports"] == result
+    assert patch_of(once, merged(once, patch)) is None
 
 
 def test_items_are_deleted_from_a_list_of_strings() -> None:
