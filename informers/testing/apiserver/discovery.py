@@ -22,7 +22,11 @@ def aggregated(kinds: Kinds, path: str) -> dict[str, Any] | None:
     items = []
     for group, of_group in groupby(served, key=lambda kind: kind.gvr.group):
         versions = [
-            {"version": version, "resources": [_aggregated_resource(kind) for kind in members], "freshness": "Current"}
+            {
+                "version": version,
+                "resources": [_aggregated_resource(kind, kinds.verbs_told(kind)) for kind in members],
+                "freshness": "Current",
+            }
             for version, members in groupby(of_group, key=lambda kind: kind.gvr.version)
         ]
         items.append({"metadata": {"name": group} if group else {}, "versions": versions})
@@ -34,7 +38,7 @@ def aggregated(kinds: Kinds, path: str) -> dict[str, Any] | None:
     }
 
 
-def _aggregated_resource(kind: Kind) -> dict[str, Any]:
+def _aggregated_resource(kind: Kind, verbs: Sequence[str]) -> dict[str, Any]:
     # A real server leaves group and version of its own kinds empty: they are those of the list around them.
     group, version = (kind.gvr.group, kind.gvr.version) if kind.is_custom else ("", "")
     response_kind = {"group": group, "version": version, "kind": kind.kind}
@@ -43,7 +47,7 @@ def _aggregated_resource(kind: Kind) -> dict[str, Any]:
         "responseKind": response_kind,
         "scope": "Namespaced" if kind.namespaced else "Cluster",
         "singularResource": kind.singular,
-        "verbs": list(kind.verbs),
+        "verbs": list(verbs),
     }
     if kind.short_names:
         resource["shortNames"] = list(kind.short_names)
@@ -93,17 +97,17 @@ def _resources(kinds: Kinds, group: str, version: str) -> dict[str, Any] | None:
         "kind": "APIResourceList",
         **({"apiVersion": "v1"} if group else {}),  # a real server leaves it out for the core group
         "groupVersion": members[0].api_version,
-        "resources": [line for kind in members for line in _legacy_lines(kind)],
+        "resources": [line for kind in members for line in _legacy_lines(kind, kinds.verbs_told(kind))],
     }
 
 
-def _legacy_lines(kind: Kind) -> Sequence[dict[str, Any]]:
+def _legacy_lines(kind: Kind, verbs: Sequence[str]) -> Sequence[dict[str, Any]]:
     line: dict[str, Any] = {
         "name": kind.gvr.resource,
         "singularName": kind.singular,
         "namespaced": kind.namespaced,
         "kind": kind.kind,
-        "verbs": list(kind.verbs),
+        "verbs": list(verbs),
     }
     if kind.short_names:
         line["shortNames"] = list(kind.short_names)

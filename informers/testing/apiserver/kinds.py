@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ALL_VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 _NOT_AS_COLLECTION: Final = tuple(verb for verb in ALL_VERBS if verb != "deletecollection")
+_WHILE_GOING: Final = ("delete", "deletecollection", "get", "list", "watch")
 _READ_VERBS: Final = ("get", "list", "watch")
 
 
@@ -71,10 +72,11 @@ class Kinds:
     """Every kind served now. Safe for use from any thread; readers never wait for a slow writer."""
 
     def __init__(self) -> None:
-        self._lock = Lock()  # guards the writers of the three below; readers take them whole
+        self._lock = Lock()  # guards the writers of all below; readers take them whole
         self._builtin = {_key(kind.gvr): kind for kind in BUILTIN_KINDS}
         self._served: Mapping[tuple[str, str, str], Kind] = self._builtin
         self._by_crd: dict[str, tuple[Kind, ...]] = {}
+        self._going: frozenset[str] = frozenset()  # CRDs that are being deleted
         self._revision = 0
 
     @property
@@ -111,7 +113,18 @@ class Kinds:
         """Serve no longer what the CRD of this name defines; nothing happens when there is none."""
         with self._lock:
             self._by_crd = {crd: kinds for crd, kinds in self._by_crd.items() if crd != name}
+            self._going -= {name}
             self._publish_locked()
+
+    def begin_to_remove_crd(self, name: str) -> None:
+        """Say of what the CRD of this name defines that nothing new is taken."""
+        with self._lock:
+            self._going |= {name}
+            self._publish_locked()
+
+    def verbs_told(self, kind: Kind) -> Sequence[str]:
+        """Name what discovery says can be done with a kind; what is there may be changed until it is gone all the same."""
+        return _WHILE_GOING if kind.crd in self._going else kind.verbs
 
     def _publish_locked(self) -> None:
         served = dict(self._builtin)

@@ -116,6 +116,7 @@ class Lifecycle:
         going = _GOING in record.raw and _is_going(record.decoded())
         if kind.storage == CRDS:
             if going:
+                self._kinds.begin_to_remove_crd(record.name)
                 self._add_job(("crd", CRDS, record.key))
             else:
                 self._serve(record)

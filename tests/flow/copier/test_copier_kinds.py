@@ -60,6 +60,35 @@ def test_a_kind_that_appears_later_is_read_and_one_that_goes_leaves_values(story
     assert story.data("t") == {"k": "1"}
 
 
+def test_a_source_that_vanishes_with_its_kind_takes_nothing_along(story: Story) -> None:
+    group = f"{story.namespace}.example.io"
+    widgets = GVR(group, "v1", "widgets")
+    story.serve(widget_crd(group))
+    make_widget(story, group, "1")
+    # It keeps the definition from going at once, while the source is gone already.
+    held: dict[str, Any] = {
+        "apiVersion": f"{group}/v1",
+        "kind": "Widget",
+        "metadata": {"name": "x", "finalizers": ["example.io/held"]},
+    }
+    story.client.create(widgets, held, namespace=story.namespace, field_manager="test")
+    story.configmap("t", rules={"replace-data.k": f"widgets.v1.{group}:w:spec.k"})
+    source = story.configmap("s", data={"k": "1"})
+    story.configmap("u", rules={"replace-data.k": "configmap:s:data.k"})
+    story.start("--target=configmap", "--workers=1", "--on-source-missing=remove")
+    story.until(lambda: story.data("t") == story.data("u") == {"k": "1"}, "both are copied")
+
+    story.client.delete(story.ref("CustomResourceDefinition", f"widgets.{group}"))
+    story.until(lambda: "SourceMissing" in story.reasons("t"), "the source is missed")
+    story.remove(source)
+    story.until(lambda: story.data("u") == {}, "what is missed later has taken its value along")
+
+    assert story.data("t") == {"k": "1"}
+    story.client.patch(ObjectRef(widgets, story.namespace, "x"), {"metadata": {"finalizers": None}}, field_manager="t")
+    story.until(lambda: "UnknownKind" in story.reasons("t"), "the kind is gone")
+    assert story.data("t") == {"k": "1"}
+
+
 def test_a_name_that_becomes_ambiguous_stops_its_rules_until_it_is_clear_again(story: Story) -> None:
     ours, theirs = f"a.{story.namespace}.example.io", f"b.{story.namespace}.example.io"
     plural = f"gadgets{story.namespace.replace('-', '')}"
