@@ -30,13 +30,13 @@ from controllers.copier.paths import (
     Key,
     Path,
     Place,
+    Places,
     Selector,
     check_writable,
     concrete,
     is_selected,
     locate,
     look,
-    meet,
     put,
     show,
     take,
@@ -168,7 +168,8 @@ class _Fold:
         ]
         for elements, _ in self._gaps.values():
             elements[:] = [element for element in elements if not isinstance(element, _Removed)]
-        dropped = [place for place in drops if self._drop(place, outcomes)]
+        decided = Places(place for each in outcomes for place in _decided(each, self._keyed))
+        dropped = [place for place in drops if self._drop(place, decided)]
         return Folded(self._wanted, outcomes, dropped, self._keyed)
 
     def _apply(self, wish: Wish, place: Place, twins: Sequence[str]) -> tuple[Outcome, bool]:
@@ -294,11 +295,9 @@ class _Fold:
         except RuleError:
             return False  # nobody knows: it is written, and what comes back is told then
 
-    def _drop(self, place: Place, outcomes: Iterable[Outcome]) -> bool:
+    def _drop(self, place: Place, decided: Places) -> bool:
         """Take `place` away if it is there and no wish is about it; tell whether."""
-        if isinstance(look(self._wanted, place), Absent) or any(
-            _is_about(each, place, self._keyed) for each in outcomes
-        ):
+        if isinstance(look(self._wanted, place), Absent) or decided.meet(place):
             return False
         take(self._wanted, place)
         return True
@@ -316,14 +315,13 @@ def _twins(wish: Wish, group: Sequence[Wish], places: Mapping[str, Place]) -> Se
     return rivals if len(rivals) > 1 else ()
 
 
-def _is_about(outcome: Outcome, place: Place, keyed: Mapping[Fields, str]) -> bool:
-    """Tell whether a wish decides what is at `place`; a merge decides only about what it names."""
+def _decided(outcome: Outcome, keyed: Mapping[Fields, str]) -> Iterable[Place]:
+    """Name what a wish decides about: a merge only about what it names."""
     wish = outcome.wish
-    parts: Iterable[Place] = (outcome.place,)
-    if wish.operation in _MERGES and wish.value is not None and outcome.error is None:
-        named = named_places(outcome.place, wish.value.plain, keyed)
-        parts = (*named, *((*outcome.place, *locate(None, path)) for path in wish.excepts))
-    return any(meet(part, place) for part in parts)
+    if wish.operation not in _MERGES or wish.value is None or outcome.error is not None:
+        return (outcome.place,)
+    named = named_places(outcome.place, wish.value.plain, keyed)
+    return (*named, *((*outcome.place, *locate(None, path)) for path in wish.excepts))
 
 
 def _check_removable(document: Document, place: Place) -> None:

@@ -16,7 +16,7 @@ from controllers.copier.memory import Departed, Given, Identity, Lived, Memory, 
 from controllers.copier.merge import named_places
 from controllers.copier.metering import Cause
 from controllers.copier.ownership import Record, given_places, removable
-from controllers.copier.paths import Absent, Key, Path, Place, Selector, locate, look, may_overlap, meet, show
+from controllers.copier.paths import Absent, Key, Path, Place, Places, Selector, locate, look, may_overlap, show
 from controllers.copier.persisted import is_same
 from controllers.copier.rules import BadRule, Fate, Operation, Rule, RuleSet
 from controllers.copier.sources import Policy
@@ -43,7 +43,7 @@ class Leaving:
     cause: Cause
     place: Place
     given: Mapping[Place, bytes | None]  # each value with its fingerprint, None where none is known
-    named: frozenset[Place] = frozenset()  # what the rule still gives
+    named: Places = field(default_factory=Places)  # what the rule still gives
     drops: tuple[Place, ...] = ()
     kept: Mapping[str, Sequence[Place]] = field(default_factory=dict)
     is_guess: bool = (
@@ -75,7 +75,8 @@ class Leaving:
         )
         if back:
             self.kept = {**self.kept, PUT_BACK: back}
-            self.drops = tuple(place for place in self.drops if place not in back)
+            stays = frozenset(back)
+            self.drops = tuple(place for place in self.drops if place not in stays)
 
     def name(self, place: Place) -> str:
         """Print a place of it; which element of a list it is may be a part of a value."""
@@ -249,11 +250,11 @@ def abandoned(turns: Iterable[Turn], memory: Memory, live: Document, gvr: GVR) -
             leaves = dict.fromkeys(_free_keys(live, place, gvr))
         else:
             continue
-        named = named_places(place, turn.found.value.plain)
+        named = Places(named_places(place, turn.found.value.plain))
         gives = given_places(Operation.MERGE, place, turn.found.value.plain)
         if given is None and gives and all(isinstance(look(live, each), Absent) for each in gives):
             continue  # it has given nothing yet
-        left = {leaf: known for leaf, known in leaves.items() if not any(meet(leaf, each) for each in named)}
+        left = {leaf: known for leaf, known in leaves.items() if not named.meet(leaf)}
         if left:
             cause = Cause.LEFT_SOURCE
             found.append(Leaving(turn.id, turn.identity, cause, place, left, named=named, is_guess=given is None))
@@ -271,9 +272,9 @@ def judge(
     for leaving in leavings:
         others = [to for identity, to in staying.items() if identity not in orphans and identity != leaving.identity]
 
-        def is_covered(place: Place, others: Sequence[Path] = others, named: Iterable[Place] = leaving.named) -> bool:
+        def is_covered(place: Place, others: Sequence[Path] = others, named: Places = leaving.named) -> bool:
             is_others = any(may_overlap(Path(place), to, string_maps_of(gvr)) for to in others)
-            return is_others or any(meet(place, each) for each in named)
+            return is_others or named.meet(place)
 
         verdict = removable(live, leaving.place, leaving.given, record, is_covered=is_covered)
         leaving.drops, leaving.kept = verdict.drops, {} if leaving.is_guess else verdict.kept
@@ -316,13 +317,12 @@ def note_given(
         known = memory.given.get(turn.identity)
         if known is not None and known.value == value and known.place == outcome.place and not outcome.changes:
             continue
-        others = [outcomes[each.id].place for each in turns if each is not turn and each.id in outcomes]
+        others = (outcomes[each.id].place for each in turns if each is not turn and each.id in outcomes)
+        narrower = Places(other for other in others if len(other) > len(outcome.place))
         leaves = {}
         for leaf in given_places(turn.rule.operation, outcome.place, turn.found.value.plain, keyed):
             present = look(live, leaf)
-            if isinstance(present, Absent) or any(
-                len(other) > len(outcome.place) and meet(other, leaf) for other in others
-            ):
+            if isinstance(present, Absent) or narrower.meet(leaf):
                 continue  # not kept by the server, or another rule's
             leaves[leaf] = fingerprint(present)
         memory.given[turn.identity] = Given(outcome.place, value, leaves)

@@ -237,8 +237,11 @@ def _collapsed(
     found = set(drops)
     asked = list(given)
     for length in range(max(map(len, found), default=0) - 1, len(root), -1):
-        for parent in {place[:length] for place in found if len(place) > length}:
-            inside = {place for place in found if place[:length] == parent}
+        below: dict[Place, set[Place]] = {}
+        for place in found:
+            if len(place) > length:
+                below.setdefault(place[:length], set()).add(place)
+        for parent, inside in below.items():
             if _goes_whole(live, parent, inside, asked, record) and not is_covered(parent):
                 found = (found - inside) | {parent}
     return found

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -607,6 +607,45 @@ def meet(one: Place, other: Place) -> bool:
         elif _are_apart(step, other_step):
             return False
     return True
+
+
+class Places:
+    """Places of one object, looked up and not gone through: whether any of them meets another one."""
+
+    __slots__ = ("_inner", "_is_end")
+
+    def __init__(self, places: Iterable[Place] = ()) -> None:
+        self._is_end = False  # one of the places ends here
+        self._inner: dict[object, dict[str | int, Places]] = {}  # by the sort of step, then by what it says
+        for place in places:
+            node = self
+            for step in place:
+                sort, says = _sorted(step)
+                node = node._inner.setdefault(sort, {}).setdefault(says, Places())
+            node._is_end = True
+
+    def meet(self, place: Place) -> bool:
+        """Tell whether one of them and `place` are equal, or one leads through the other."""
+        if self._is_end or not place:
+            return self._is_end or bool(self._inner)
+        sort, says = _sorted(place[0])
+        for each, nodes in self._inner.items():
+            if each != sort:  # what they reach may be the same
+                if any(node.meet(place[1:]) for node in nodes.values()):
+                    return True
+            elif says in nodes and nodes[says].meet(place[1:]):
+                return True
+        return False
+
+
+def _sorted(step: PlaceStep) -> tuple[object, str | int]:
+    match step:
+        case Key(name):
+            return Key, name
+        case Index(number):
+            return Index, number
+        case Selector(key, value):
+            return (Selector, key), value
 
 
 def _are_apart(step: Step, other: Step) -> bool:

@@ -101,8 +101,9 @@ def make_draft(
             outcome = draft.outcomes[turn.id]
             turn.error = turn.error or outcome.error
             turn.lack = turn.lack or not_persisted(outcome.place, outcome.marks)
+    dropped = frozenset(draft.folded.dropped)
     for leaving in leavings:
-        leaving.drops = tuple(place for place in leaving.drops if place in draft.folded.dropped)
+        leaving.drops = tuple(place for place in leaving.drops if place in dropped)
     return draft
 
 

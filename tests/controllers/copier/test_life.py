@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -706,6 +707,30 @@ def test_a_key_that_a_merge_rule_gave_and_names_no_more_goes_and_others_stay(wor
     assert world.events[-1] == ("Normal", "Removed", "rule merge-data: removed data.b: it is no longer in the source")
     assert len(world.patches) == 2
     assert world.reads == 1
+
+
+def test_keys_that_leave_take_no_more_work_each_when_they_are_many() -> None:
+    def calls_for(count: int) -> int:
+        world = World()
+        calls = 0
+
+        def counted(_frame: object, event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        world.source(**{f"k{number}": "v" for number in range(count)})
+        target = world.target({"merge-data": "configmap:s:data"}, data={"own": "x"})
+        world.look(target)
+        world.source(**{f"k{number}": "v" for number in range(0, count, 2)})
+        sys.setprofile(counted)
+        try:
+            world.look(target)
+        finally:
+            sys.setprofile(None)
+        assert len(data(world, target)) == count // 2 + 1
+        return calls
+
+    assert calls_for(400) < 2.5 * calls_for(200)
 
 
 @pytest.mark.parametrize(("left", "names"), [({"a": "1"}, ["b"]), ({"a": "9"}, ["b"]), ({}, ["a", "b"])])

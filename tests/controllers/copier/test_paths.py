@@ -17,6 +17,7 @@ from controllers.copier.paths import (
     NoPathError,
     Path,
     Place,
+    Places,
     Segment,
     Selector,
     Step,
@@ -26,6 +27,7 @@ from controllers.copier.paths import (
     locate,
     look,
     may_overlap,
+    meet,
     parse_path,
     put,
     read,
@@ -351,3 +353,17 @@ def test_a_place_is_shown_plain_where_that_is_unambiguous() -> None:
     place = (Key("data"), Key("tls.crt"), Key("a"), Selector("name", "x"), Index(2))
 
     assert show(place) == f"data[{json.dumps('tls.crt')}].a[name=x][2]"
+
+
+place_steps = st.one_of(
+    st.builds(Key, st.sampled_from("ab")),
+    st.builds(Index, st.integers(0, 1)),
+    st.builds(Selector, st.sampled_from("kl"), st.sampled_from("01"), st.booleans()),
+)
+some_places = st.lists(place_steps, max_size=3).map(tuple)
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(st.lists(some_places, max_size=4), some_places)
+def test_places_looked_up_meet_as_they_do_one_by_one(known: list[Place], place: Place) -> None:
+    assert Places(known).meet(place) == any(meet(each, place) for each in known)
