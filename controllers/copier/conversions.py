@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from controllers.copier.paths import Index, Key, Path, Place, locate, take
+from controllers.copier.paths import Key, Path, Place, Selector, locate, take
 from controllers.copier.problems import RuleError
 from controllers.copier.rules import As, Conversion
 from controllers.copier.values import Number, Plain, check_size, copy, decode_base64, describe, encode, parse_constant
@@ -47,14 +47,14 @@ def convert(plain: Plain, conversion: Conversion) -> Plain:
 def _without(plain: Plain, excepts: Iterable[Path]) -> Plain:
     """Leave out what is excepted; what is not there is not missed."""
     around: dict[str, Plain] = {"": copy(plain)}
-    # From the end of a list, so that the numbers of the other elements stay right.
-    for place in sorted((locate(plain, path) for path in excepts), key=_last_number, reverse=True):
+    # Elements of lists last, so that the numbers of the others stay right for what is in them.
+    for place in sorted((locate(plain, path) for path in excepts), key=_is_element):
         take(around, (Key(""), *place))
     return around[""]
 
 
-def _last_number(place: Place) -> int:
-    return place[-1].number if isinstance(place[-1], Index) else -1
+def _is_element(place: Place) -> bool:
+    return isinstance(place[-1], Selector)
 
 
 def _decoded(plain: Plain) -> str:

@@ -152,8 +152,7 @@ def keep_live(result: Plain, live: Plain | Absent, excepts: Iterable[Path]) -> P
         place = (Key(""), *below)
         kept = look(present, below)
         if isinstance(kept, Absent):
-            if not isinstance(place[-1], Index):  # left out already, and another element has its number now
-                take(around, place)
+            take(around, place)
             continue
         try:
             put(around, place, copy(kept))

@@ -420,9 +420,15 @@ def _parse_excepts(plain: Plain) -> tuple[Path, ...]:
         if not isinstance(words, str):
             raise malformed(f"except[{number}]: want a path, found {describe(words)}")
         try:
-            paths.append(parse_path(words))
+            path = parse_path(words)
         except RuleError as error:
             raise malformed(f"except[{number}]: {error.text}") from None
+        if isinstance(path.steps[-1], Index):
+            raise malformed(
+                f"except[{number}]: a list's element is not left out by its number, which is another one's in the "
+                "target and once it is left out; want a key, as in [name=app]"
+            )
+        paths.append(path)
     return tuple(paths)
 
 

@@ -40,7 +40,9 @@ path_texts = st.builds(
     st.lists(st.sampled_from([".a", ".b", ".c", '["a.b"]', '["x/y"]', "[0]", "[1]", "[name=p]", ".v"]), max_size=4),
 )
 operations = st.sampled_from([Operation.REPLACE, Operation.MERGE, Operation.REMOVE])
-excepts = st.lists(st.sampled_from(["a", "b", "[0]", "[name=p].v"]).map(parse_path), max_size=1).map(tuple)
+excepts = st.lists(st.sampled_from(["a", "b", "[0].a", "[name=p]", "[name=p].v"]).map(parse_path), max_size=1).map(
+    tuple
+)
 
 
 def wish(to: str, operation: Operation, value: Plain | Value, excepted: tuple[Path, ...] = ()) -> Wish:
@@ -332,7 +334,7 @@ def test_two_rules_for_one_place_are_both_refused() -> None:
         (CONFIGMAPS, "data.k", "1", r"data\.k: want a string, found integer"),
         (CONFIGMAPS, "data", '{"a":1}', r"data\.a: want a string, found integer"),
         (CONFIGMAPS, "data", "null", "want a map of strings, found null"),
-        (CONFIGMAPS, "data.k", "null", "does not remove"),
+        (CONFIGMAPS, "data.k", "null", "write op: remove"),
         (CONFIGMAPS, "binaryData.k", '"?"', "base64"),
         (SECRETS, "data.k", '"plain text"', "base64"),
         (WIDGETS, "metadata.labels.x", "true", "want a string, found boolean"),
