@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controllers.copier.cycles import identity_of
-from controllers.copier.kinds import is_guarded
+from controllers.copier.kinds import full_form, is_guarded
 from controllers.copier.sources import Mappers
 from informers import InformersError, ObjectRef
 
@@ -27,7 +27,7 @@ class Guard:
         if self.lease is not None and identity_of(ref) == identity_of(self.lease):
             return f"{ref} is the lease of this program"
         if is_guarded(ref.gvr) and not self._is_named_in_full(ref):
-            return f"to mean it, write {ref.gvr}"
+            return f"to mean it, write {full_form(ref.gvr)}"
         return None
 
     def _is_named_in_full(self, ref: ObjectRef) -> bool:

@@ -77,6 +77,11 @@ def is_going(resource: Resource) -> bool:
     return "delete" in resource.verbs and "create" not in resource.verbs
 
 
+def full_form(gvr: GVR) -> str:
+    """Name a kind beyond doubt."""
+    return str(gvr) if gvr.group else f"{gvr}.core"
+
+
 def is_full_form(text: str) -> bool:
     """Tell whether a kind is named as RESOURCE.VERSION.GROUP (the core group as `core` or a trailing dot)."""
     _, _, rest = text.partition(".")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Condition, Lock
 from typing import Final
 
-from controllers.copier.kinds import is_full_form, is_guarded
+from controllers.copier.kinds import full_form, is_full_form, is_guarded
 from informers import AmbiguousKindError, Clock, InformersError, RESTMapper, Stop, fields
 
 _PATIENCE: Final = 10.0  # for clusters to answer at the start
@@ -29,7 +29,7 @@ def why_off(mapper: RESTMapper, text: str) -> str | None:
     except AmbiguousKindError as error:
         return f"{text} may be {' or '.join(error.candidates)}; write one of these"
     if is_guarded(gvr) and not is_full_form(text):
-        return f"{text} is a kind that gives power over others; to mean it, write {gvr}"
+        return f"{text} is a kind that gives power over others; to mean it, write {full_form(gvr)}"
     return None
 
 

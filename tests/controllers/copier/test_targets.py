@@ -25,7 +25,7 @@ KINDS = {
     "serviceaccounts.v1.core": GVR("", "v1", "serviceaccounts"),
 }
 AMBIGUOUS = "widget may be widgets.v1.a.io or widgets.v1.b.io; write one of these"
-GUARDED = "serviceaccounts is a kind that gives power over others; to mean it, write serviceaccounts.v1"
+GUARDED = "serviceaccounts is a kind that gives power over others; to mean it, write serviceaccounts.v1.core"
 
 
 class Mapper:
@@ -69,6 +69,15 @@ def kinds(
 )
 def test_a_kind_is_off_if_its_name_is_ambiguous_or_too_powerful(text: str, why: str | None) -> None:
     assert why_off(cast("RESTMapper", Mapper(is_split=True)), text) == why
+
+
+def test_a_kind_that_is_too_powerful_is_a_target_by_the_name_that_the_refusal_gives() -> None:
+    mapper = cast("RESTMapper", Mapper())
+
+    why = why_off(mapper, "serviceaccounts")
+
+    assert why is not None
+    assert why_off(mapper, why.rpartition(" ")[2]) is None
 
 
 @pytest.mark.parametrize(

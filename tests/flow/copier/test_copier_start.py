@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("target", "cause"),
     [
-        ("serviceaccounts", "to mean it, write serviceaccounts.v1"),
+        ("serviceaccounts", "to mean it, write serviceaccounts.v1.core"),
         ("clusterrole", "to mean it, write clusterroles.v1.rbac.authorization.k8s.io"),
     ],
 )
