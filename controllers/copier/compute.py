@@ -69,7 +69,7 @@ _BINARY_DATA: Final[Place] = (Key("binaryData"),)
 
 # On one path the later one builds on what the ones before have made.
 _OPERATIONS: Final = (Operation.REMOVE, Operation.REPLACE, Operation.MERGE, Operation.STRATEGIC_MERGE)
-_MERGES: Final = frozenset({Operation.MERGE, Operation.STRATEGIC_MERGE})
+MERGES: Final = frozenset({Operation.MERGE, Operation.STRATEGIC_MERGE})
 
 Document: TypeAlias = dict[str, Plain]
 Concrete: TypeAlias = tuple[str | int, ...]
@@ -318,7 +318,7 @@ def _twins(wish: Wish, group: Sequence[Wish], places: Mapping[str, Place]) -> Se
 def _decided(outcome: Outcome, keyed: Mapping[Fields, str]) -> Iterable[Place]:
     """Name what a wish decides about: a merge only about what it names."""
     wish = outcome.wish
-    if wish.operation not in _MERGES or wish.value is None or outcome.error is not None:
+    if wish.operation not in MERGES or wish.value is None or outcome.error is not None:
         return (outcome.place,)
     named = named_places(outcome.place, wish.value.plain, keyed)
     return (*named, *((*outcome.place, *locate(None, path)) for path in wish.excepts))

@@ -18,29 +18,40 @@ from controllers.copier.values import Plain, equal
 _MOST_NAMED: Final = 10
 
 
-def judge(sent: Plain | Absent, before: Plain | Absent, after: Plain | Absent) -> Mapping[Leaf, Mark]:
-    """Mark each value that is not there as it was sent; `before` is what was there before."""
-    return dict(_judged(sent, before, after, ()))
+def judge(
+    sent: Plain | Absent, before: Plain | Absent, after: Plain | Absent, *, names_what_goes: bool = False
+) -> Mapping[Leaf, Mark]:
+    """Mark each value that is not there as it was sent; `before` is what was there before.
+
+    What was left out of a map and is there again was filled in by the server, as defaults are; unless
+    `names_what_goes`, as a merge does: then it was sent that it is to go, and that is lost.
+    """
+    return dict(_judged(sent, before, after, (), names_what_goes))
 
 
 def _judged(
-    sent: Plain | Absent, before: Plain | Absent, after: Plain | Absent, leaf: Leaf
+    sent: Plain | Absent, before: Plain | Absent, after: Plain | Absent, leaf: Leaf, names_what_goes: bool
 ) -> Iterator[tuple[Leaf, Mark]]:
     if is_same(sent, after):
         return
     below = _parts(sent, after)
     if below is None:
-        yield leaf, Mark(_print(sent), _print(after), is_lost=_is_lost(sent, before, after))
+        is_left_out = isinstance(sent, Absent) and bool(leaf) and not names_what_goes
+        is_lost = not is_left_out and _is_lost(sent, before, after)
+        yield leaf, Mark(_print(sent), _print(after), is_lost=is_lost)
         return
     for step in below:
-        yield from _judged(_part(sent, step), _part(before, step), _part(after, step), (*leaf, step))
+        parts = _part(sent, step), _part(before, step), _part(after, step)
+        yield from _judged(*parts, (*leaf, step), names_what_goes)
 
 
 def _is_lost(sent: Plain | Absent, before: Plain | Absent, after: Plain | Absent) -> bool:
     if isinstance(sent, Absent):
         return is_same(after, before)
+    if sent is None:
+        return False  # it asks for what the server makes of nothing
     if isinstance(after, Absent):
-        return sent is not None and sent not in ({}, [])  # these are often written as nothing
+        return sent not in ({}, [])  # these are often written as nothing
     return is_same(after, before) and not is_same(sent, before)
 
 

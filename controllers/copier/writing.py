@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from controllers.copier import answers
-from controllers.copier.compute import Document, Folded, Outcome, Patch, Wish, build_patch, fold
+from controllers.copier.compute import MERGES, Document, Folded, Outcome, Patch, Wish, build_patch, fold
 from controllers.copier.contest import Contest
 from controllers.copier.leaving import Leaving
 from controllers.copier.memory import Leaf, Memory, Settled, Stall, fingerprint
@@ -367,7 +367,8 @@ class Writer:
                 continue
             at = outcome.place
             before, after = look(draft.live, at), look(answer, at)
-            new = judge(look(draft.folded.wanted, at), before, after)
+            sent, is_merge = look(draft.folded.wanted, at), turn.rule.operation in MERGES
+            new = judge(sent, before, after, names_what_goes=is_merge)
             others = [leaf for each in draft.outcomes.values() if (leaf := _below(at, each.place, draft.folded.wanted))]
             marks = {leaf: mark for leaf, mark in new.items() if not any(leaf[: len(each)] == each for each in others)}
             marks |= outcome.marks

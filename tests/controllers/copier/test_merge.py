@@ -328,15 +328,16 @@ def test_directives_say_what_a_patch_cannot(patch: Any, result: Any) -> None:
     ],
 )
 def test_directives_mean_the_same_where_nothing_is_yet(value: Any, written: Any) -> None:
-    for patch in ({"nodeSelector": value}, {"containers": [{"name": "new", "nodeSelector": value}]}):
-        folded = merged({}, patch)
+    new = {"containers": [{"name": "new", "nodeSelector": value}]}
+    for live, patch in (({}, {"nodeSelector": value}), ({}, new), ({"containers": [{"name": "old"}]}, new)):
+        folded = merged(live, patch)
         if isinstance(written, str):
             error_of(folded, written)
             continue
 
         once = pod_of(folded)
 
-        assert once.get("containers", [once])[0].get("nodeSelector", ABSENT) == written
+        assert once.get("containers", [once])[-1].get("nodeSelector", ABSENT) == written
         assert patch_of(once, merged(once, patch)) is None
 
 

@@ -69,7 +69,9 @@ def test_without_marks_nothing_is_accepted(wanted: Any, live: Any) -> None:
         ({"a": "1"}, {}, {"a": "1", "added": "x"}, ""),
         ({"a": "1", "same": "x"}, {"same": "x"}, {"a": "1", "same": "y"}, ""),
         (ABSENT, "old", "old", "spec"),
-        ({"a": "1"}, {"a": "1", "gone": "x"}, {"a": "1", "gone": "x"}, "spec.gone"),
+        ({"a": "1"}, {"a": "1", "by default": "x"}, {"a": "1", "by default": "x"}, ""),
+        ({"l": [{"n": 1}]}, {"l": [{"n": 1, "d": 1}]}, {"l": [{"n": 1, "d": 1}]}, ""),
+        (None, 1, 1, ""),
         ({"null": None, "map": {}, "list": []}, {}, {}, ""),
         ({"k": None}, {}, {"k": ""}, ""),
         ({f"k{n:02}": "v" for n in range(12)}, {}, {}, ", ".join(f"spec.k{n:02}" for n in range(10)) + " and 2 more"),
@@ -77,6 +79,12 @@ def test_without_marks_nothing_is_accepted(wanted: Any, live: Any) -> None:
 )
 def test_lost_is_what_was_not_there_before_and_is_not_there_now(sent: Any, before: Any, after: Any, told: str) -> None:
     assert lost(sent, before, after) == told
+
+
+def test_what_a_merge_takes_away_and_is_there_again_is_lost() -> None:
+    marks = judge({"a": "1"}, {"a": "1", "gone": "x"}, {"a": "1", "gone": "x"}, names_what_goes=True)
+
+    assert {leaf: mark.is_lost for leaf, mark in marks.items()} == {("gone",): True}
 
 
 def test_a_mark_counts_for_the_value_that_was_sent_and_the_one_that_was_seen() -> None:
@@ -181,6 +189,39 @@ def test_another_schema_is_tried_soon(world: World) -> None:
     assert world.objects[target]["spec"] == {"unknown": "v"}
 
 
+def test_a_schema_that_is_known_only_after_the_write_is_not_another_one(world: World) -> None:
+    world.mapper.schema_error = ServerError("not now", status=503)
+    target = world.target({"replace-spec.unknown": 'json:"v"'}, gvr=WIDGETS, namespace="", spec={})
+    world.answers = [without("unknown")]
+    world.look(target)
+
+    world.mapper.schema_error, world.mapper.schema_hash = None, "1"
+    world.look(target)
+    assert len(world.patches) == 1
+    world.mapper.schema_hash = "2"
+    world.look(target)
+
+    assert len(world.patches) == 2
+
+
+@pytest.mark.parametrize(
+    ("rule", "patch", "reasons"),
+    [("replace-spec", '{"a": 1}', ["Copied"]), ("merge-spec", '{"a": 1, "policy": null}', ["Copied", "NotPersisted"])],
+)
+def test_a_default_that_comes_back_is_lost_only_to_who_asked_for_it_to_go(
+    world: World, rule: str, patch: str, reasons: list[str]
+) -> None:
+    target = world.target({rule: f"json:{patch}"}, gvr=WIDGETS, namespace="", spec={"policy": "x"})
+    world.answers = [lambda after: after["spec"].update(policy="x")]
+
+    world.look(target)
+    world.look(target)
+
+    assert world.objects[target]["spec"] == {"a": 1, "policy": "x"}
+    assert len(world.patches) == 1
+    assert world.reasons() == reasons
+
+
 def test_without_a_schema_a_lost_value_is_tried_once_an_hour(world: World) -> None:
     target = world.target({"replace-spec.unknown": 'json:"v"'}, gvr=WIDGETS, namespace="", spec={})
     world.answers = [without("unknown"), without("unknown")]
@@ -247,8 +288,29 @@ def test_only_what_drifts_is_sent_again_when_the_server_adds_defaults(world: Wor
     world.objects[target]["spec"]["m"]["a"] = "drifted"
     world.look(target)
 
-    assert world.patches[1]["spec"] == {"m": {"a": "1"}}  # type: ignore[call-overload]  # a merge patch
+    world.look(target)
+    assert [each["spec"] for each in world.patches[1:]] == [{"m": {"a": "1"}}]  # type: ignore[call-overload]  # merge patches
     assert set(world.reasons()) == {"Copied"}
+
+
+def test_another_schema_makes_only_what_was_lost_be_sent_again(world: World) -> None:
+    world.mapper.schema_hash = "1"
+    rules = {"merge-spec": 'json:{"mem": "2048Mi", "unknown": "v"}'}
+    target = world.target(rules, gvr=WIDGETS, namespace="", spec={})
+
+    def known_in_part(after: dict[str, Any]) -> None:
+        after["spec"] = {"mem": "2Gi"}
+
+    world.answers = [known_in_part]
+    world.look(target)
+
+    world.mapper.schema_hash = "2"
+    world.look(target)
+    world.look(target)
+
+    assert [each["spec"] for each in world.patches[1:]] == [{"unknown": "v"}]  # type: ignore[call-overload]  # merge patches
+    assert world.objects[target]["spec"] == {"mem": "2Gi", "unknown": "v"}
+    assert world.reasons() == ["Copied", "NotPersisted", "Recovered"]
 
 
 def test_what_a_narrower_rule_loses_is_told_of_that_rule_only(world: World) -> None:
