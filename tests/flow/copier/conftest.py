@@ -181,6 +181,19 @@ class Story:
             assert not is_told(text), f"a Secret's value is in {where}"
             assert not any(each in text for each in hashes), f"the hash of a Secret's value is in {where}"
 
+    def assert_targets_are_only_patched(self) -> None:
+        """Fail if a copier wrote anything else than patches that merge or list changes, under its own name."""
+        if self.server.embedded is None:
+            return
+        for request in self.server.embedded.requests(client="k8s-copier*"):
+            is_own = request.resource.startswith(("events", "leases"))
+            if is_own or request.method == "GET":
+                continue
+            assert request.verb == "patch", request
+            assert request.content_type in {"application/merge-patch+json", "application/json-patch+json"}, request
+            assert request.query["fieldManager"] == "k8s-copier", request
+            assert not request.subresource, request
+
     def patches(self) -> int:
         """Count the PATCHes of targets so far: on the embedded server as it saw them, else as copiers logged them."""
         if self.server.embedded is not None:
@@ -349,6 +362,7 @@ def told_on(server: Server, directory: Path) -> Iterator[Story]:
     try:
         yield told
         told.assert_no_secret_is_told()
+        told.assert_targets_are_only_patched()
     finally:
         for program in told.programs:
             if program.process.poll() is None:
