@@ -37,6 +37,19 @@ def forbidden(ref: ObjectRef) -> RuleError:
     return RuleError("Forbidden", f"RBAC must allow: patch {ref.gvr.resource}{group}{where}")
 
 
+def without_words(error: APIError) -> APIError:
+    """Say the same without what the server said, which may quote the object; this is for logs."""
+    return type(error)(
+        status=error.status,
+        reason=error.reason,
+        retry_after=error.retry_after,
+        ref=error.ref,
+        verb=error.verb,
+        cluster=error.cluster,
+        where=error.where,
+    )
+
+
 def refusal(error: APIError, *, target_is_immutable: bool) -> RuleError | None:
     """Say why the content of a patch was refused; None when the answer is about something else."""
     if error.denied_by:

@@ -147,8 +147,10 @@ class Writer:
         """Read a target from the server, who also tells whose fields are whose. Raises `TargetGoneError`."""
         try:
             return self.client.get(ref)
-        except NotFoundError as error:
-            raise TargetGoneError from error
+        except NotFoundError:
+            raise TargetGoneError from None
+        except APIError as error:
+            raise answers.without_words(error) from None
 
     def hold_back(self, turns: Iterable[Turn], memory: Memory, live: Document, schema: Schema) -> None:
         """Keep back what the server has refused, or made something else of, as long as it would be the same again."""
@@ -287,16 +289,15 @@ class Writer:
         try:
             answer = self._patch(draft, patch)
         except APIError as error:
-            if error.denied_by:  # whatever its status says: a webhook may choose any
-                raise self._refusal(error, draft, patch, memory) from error
-            if isinstance(error, NotFoundError):
-                raise TargetGoneError from error
-            if error.status in _BUSY and error.retry_after is not None:
+            if isinstance(error, NotFoundError) and not error.denied_by:
+                raise TargetGoneError from None
+            # A webhook may deny with any status.
+            if not error.denied_by and error.status in _BUSY and error.retry_after is not None:
                 _log.warning("retrying", extra=fields(target=str(draft.ref), code=error.status))
                 seconds = max(error.retry_after, 1.0)
                 memory.busy_until = self.clock.monotonic() + seconds
-                raise BusyError(seconds) from error
-            raise self._refusal(error, draft, patch, memory) from error
+                raise BusyError(seconds) from None
+            raise self._refusal(error, draft, patch, memory) from None
         memory.failed_tests = ("", 0)
         memory.forbidden = None
         paths = sorted(show(draft.outcomes[turn.id].place) for turn in group.turns)
@@ -334,7 +335,8 @@ class Writer:
                 return ConflictError("a test of the patch may have failed", ref=draft.ref, verb="patch")
         if answers.is_forbidden(error):
             return answers.forbidden(draft.ref)
-        return answers.refusal(error, target_is_immutable=draft.live.get("immutable") is True) or error
+        is_immutable = draft.live.get("immutable") is True
+        return answers.refusal(error, target_is_immutable=is_immutable) or answers.without_words(error)
 
     def _forbid(self, changed: Iterable[Turn], problem: RuleError, memory: Memory) -> None:
         delay = _next_delay(memory.forbidden, _FORBIDDEN_WAIT)

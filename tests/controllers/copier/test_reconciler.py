@@ -906,6 +906,29 @@ def test_an_unknown_outcome_is_left_to_the_framework(world: World, error: Inform
     assert not world.events
 
 
+@pytest.mark.parametrize("status", [401, 405, 409, 410, 429, 500, 503])
+@pytest.mark.parametrize("is_read", [False, True])
+def test_what_is_left_to_the_framework_holds_nothing_that_the_server_said(status: int, is_read: bool) -> None:
+    world = World(on_rule_removed=Fate.REMOVE)
+    target = world.target({"replace-data.k": 'json:"v"'})
+    kind = {409: ConflictError, 500: ServerError, 503: ServerError}.get(status, APIError)
+    error = kind("cannot do with hunter2", status=status, ref=target, verb="patch")
+    if is_read:
+        world.look(target)
+        world.drop_rules(target)
+        world.read_errors = [error]
+    else:
+        world.answers = [error]
+
+    with pytest.raises(kind) as raised:
+        world.look(target)
+
+    told = "".join(traceback.format_exception(raised.value))
+    assert f"{status}" in told
+    assert str(target) in told
+    assert "hunter2" not in told
+
+
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_busy_server_is_given_the_time_it_asks_for(world: World, status: int) -> None:
     target = world.target({"replace-data.k": 'json:"v"'})
