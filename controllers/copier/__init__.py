@@ -170,7 +170,7 @@ def _add_reports(parser: FlagParser) -> None:
         "--output",
         choices=("text", "json"),
         default=_Default("text"),
-        help="how explain and --dry-run report: text or json",
+        help="how explain and --dry-run report: text or json; they log errors only unless --log-level or --v says more",
     )
 
 

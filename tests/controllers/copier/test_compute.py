@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controllers.copier.compute import Document, Folded, Patch, Wish, build_patch, fold
-from controllers.copier.paths import ABSENT, Key, Path, Place, locate, look, parse_path, put, take
+from controllers.copier.paths import ABSENT, Key, Path, Place, locate, look, parse_path, put, show, take
 from controllers.copier.rules import Operation
 from controllers.copier.values import Number, Plain, Value, copy, decode, encode, equal, parse_constant
 from informers import GVR
@@ -537,6 +537,22 @@ def test_an_element_is_dropped_by_its_key() -> None:
         {"op": "test", "path": "/spec/l/0/name", "value": "a"},
         {"op": "remove", "path": "/spec/l/0"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("gvr", "to", "place"),
+    [
+        (CONFIGMAPS, "data.tls.crt", 'data["tls.crt"]'),
+        (CONFIGMAPS, "binaryData.tls.crt", 'binaryData["tls.crt"]'),
+        (SECRETS, "data.tls.crt", 'data["tls.crt"]'),
+        (GVR("apps", "v1", "deployments"), "metadata.labels.a.b/c", 'metadata.labels["a.b/c"]'),
+        (WIDGETS, "data.tls.crt", "data.tls.crt"),
+    ],
+)
+def test_dots_below_a_map_of_strings_belong_to_the_key_also_if_it_is_not_there(gvr: GVR, to: str, place: str) -> None:
+    (outcome,) = fold(document(), [wish(to, Operation.REPLACE, "YQ==")], gvr).outcomes
+
+    assert show(outcome.place) == place
 
 
 def test_a_whole_map_of_labels_leaves_the_targets_tracking_keys() -> None:
