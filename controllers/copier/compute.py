@@ -154,8 +154,9 @@ class _Fold:
         for _, same_weight in groupby(sorted(wishes, key=_order), key=lambda wish: wish.to.weight):
             group = list(same_weight)
             places = {wish.rule: locate(self._wanted, wish.to, self._string_maps) for wish in group}
+            spots = {rule: _spot(self._wanted, place) for rule, place in places.items()}
             for wish in group:
-                twins = _twins(wish, group, places)
+                twins = _twins(wish, group, spots)
                 applied.append(self._apply(wish, places[wish.rule], twins))
         if self._schema is not None and any(has_acted for _, has_acted in applied):
             self._accept_amounts(self._live, self._wanted, ())
@@ -307,9 +308,21 @@ def _order(wish: Wish) -> tuple[int, int, str, str]:
     return wish.to.weight, _OPERATIONS.index(wish.operation), str(wish.to), wish.rule
 
 
-def _twins(wish: Wish, group: Sequence[Wish], places: Mapping[str, Place]) -> Sequence[str]:
+def _spot(document: Document, place: Place) -> Sequence[object]:
+    """Name a place alike however it is said: by which elements its ways into lists lead to, where they are there."""
+    spot: list[object] = list(place)
+    for position, step in enumerate(place):
+        if isinstance(step, Key):
+            continue
+        if isinstance(look(document, place[: position + 1]), Absent):
+            break
+        spot[position] = concrete(document, place[: position + 1])[-1]
+    return spot
+
+
+def _twins(wish: Wish, group: Sequence[Wish], spots: Mapping[str, Sequence[object]]) -> Sequence[str]:
     """Name the rules that cannot all have this place: of one operation, or one that removes and any other."""
-    there = [other for other in group if places[other.rule] == places[wish.rule]]
+    there = [other for other in group if spots[other.rule] == spots[wish.rule]]
     removes = any(other.operation is Operation.REMOVE for other in there)
     rivals = sorted(other.rule for other in there if removes or other.operation is wish.operation)
     return rivals if len(rivals) > 1 else ()

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controllers.copier.compute import Document, Folded, Patch, Wish, build_patch, fold
+from controllers.copier.compute import MAX_OPERATIONS, Document, Folded, Patch, Wish, build_patch, fold
 from controllers.copier.paths import ABSENT, Key, Path, Place, locate, look, parse_path, put, show, take
+from controllers.copier.problems import RuleError
 from controllers.copier.rules import Operation
 from controllers.copier.values import Number, Plain, Value, copy, decode, encode, equal, parse_constant
 from informers import GVR
@@ -328,6 +329,23 @@ def test_two_rules_for_one_place_are_both_refused() -> None:
     assert {each.error.reason for each in folded.outcomes if each.error} == {"DuplicateDestination"}
 
 
+def test_an_element_named_in_two_ways_is_one_place() -> None:
+    live = document(spec={"l": [{"name": "a", "image": "1"}, {"name": "b", "image": "1"}]})
+    paths = [
+        "spec.l[0].image",
+        "spec.l[name=a].image",
+        'spec.l[name="a"].image',
+        "spec.l[1].image",
+        "spec.l[name=c].image",
+    ]
+
+    folded = fold(live, [wish(path, Operation.REPLACE, path) for path in paths], WIDGETS)
+
+    errors = {str(each.wish.to): each.error.reason for each in folded.outcomes if each.error is not None}
+    assert errors == dict.fromkeys(paths[:3], "DuplicateDestination") | {paths[4]: "ElementNotFound"}
+    assert folded.wanted["spec"] == {"l": [{"name": "a", "image": "1"}, {"name": "b", "image": paths[3]}]}
+
+
 @pytest.mark.parametrize(
     ("gvr", "path", "value", "message"),
     [
@@ -598,6 +616,20 @@ def test_a_patch_too_large_for_the_server_is_not_built() -> None:
 
     with pytest.raises(Exception, match="TooLarge"):
         patch_of(live, fold(live, asked, WIDGETS))
+
+
+def test_a_patch_of_more_operations_than_the_server_takes_is_not_built() -> None:
+    live = document(spec={"l": [{"name": "a", "m": {}}]})
+
+    def build(count: int) -> Patch | None:
+        keys: Plain = {f"k{number}": "" for number in range(count)}
+        return patch_of(live, fold(live, [wish("spec.l[name=a].m", Operation.REPLACE, keys)], WIDGETS))
+
+    at_most = build(MAX_OPERATIONS - 3)  # besides, three that say for which object it is
+    assert at_most is not None
+    assert len(json.loads(at_most.body)) == MAX_OPERATIONS
+    with pytest.raises(RuleError, match=f"TooLarge: the change takes {MAX_OPERATIONS + 1} operations"):
+        build(MAX_OPERATIONS - 2)
 
 
 def test_a_patch_never_shows_its_body() -> None:
