@@ -16,7 +16,7 @@ from controllers.copier.memory import Departed, Given, Identity, Lived, Memory, 
 from controllers.copier.merge import named_places
 from controllers.copier.metering import Cause
 from controllers.copier.ownership import Record, given_places, removable
-from controllers.copier.paths import Absent, Key, Path, Place, Places, Selector, locate, look, may_overlap, show
+from controllers.copier.paths import Absent, Path, Place, Places, Selector, locate, look, may_overlap, show
 from controllers.copier.persisted import is_same
 from controllers.copier.rules import BadRule, Fate, Operation, Rule, RuleSet
 from controllers.copier.sources import Policy
@@ -46,9 +46,6 @@ class Leaving:
     named: Places = field(default_factory=Places)  # what the rule still gives
     drops: tuple[Place, ...] = ()
     kept: Mapping[str, Sequence[Place]] = field(default_factory=dict)
-    is_guess: bool = (
-        False  # what it names may not have been given by the rule: of what is not the copier's, nothing is said
-    )
     is_done: bool = False  # it was decided upon, and written if there was something to write
     asked: frozenset[Place] = field(init=False)
 
@@ -61,9 +58,7 @@ class Leaving:
 
     def stay(self, reason: str) -> None:
         """Keep all of it, as far as it was to go."""
-        stays = self.drops or (() if self.is_guess else tuple(self.given))
-        if stays:
-            self.kept = {**self.kept, reason: stays}
+        self.kept = {**self.kept, reason: self.drops or tuple(self.given)}
         self.drops, self.given = (), {}
 
     def note_what_is_back(self, before: Document, after: Document) -> None:
@@ -106,17 +101,12 @@ class Leaving:
 def note_rules(memory: Memory, rules: RuleSet, policy: Policy) -> None:
     """Compare the rules with those before: who is gone and was to take its value along has departed."""
     present = {rule.identity for rule in rules.rules} | {bad.identity for bad in rules.bad}
-    if memory.is_first and all(bad.to is not None for bad in rules.bad):
-        memory.inherited = {rule.identity for rule in rules.rules if rule.operation is Operation.MERGE}
-    memory.is_first = False
     lived: dict[Identity, Lived] = {}
     for identity, before in memory.lived.items():
         if identity in present or _is_among(before, rules.bad):
             lived[identity] = before
         elif before.on_removed is Fate.REMOVE and (given := memory.given.get(identity)) is not None:
             memory.departed[identity] = Departed(before.rule, given)
-    if memory.lived.keys() - lived.keys():
-        memory.inherited = set()  # what a rule has left may look as if it were a merge rule's
     for rule in rules.rules:
         lived[rule.identity] = _lived(rule, policy)
         memory.departed.pop(rule.identity, None)
@@ -206,19 +196,9 @@ def _orphan(turn: Turn, memory: Memory, live: Document, gvr: GVR) -> Leaving:
     place = locate(live, turn.to, string_maps_of(gvr))
     value = look(live, place)
     leaves: Iterable[Place] = ()
-    is_guess = turn.identity in memory.inherited
-    if is_guess:
-        leaves = _free_keys(live, place, gvr)
-    elif turn.identity[0] == Operation.REPLACE and not isinstance(value, Absent):
+    if turn.identity[0] == Operation.REPLACE and not isinstance(value, Absent):
         leaves = given_places(Operation.REPLACE, place, value)
-    return Leaving(turn.id, turn.identity, Cause.SOURCE_MISSING, place, dict.fromkeys(leaves), is_guess=is_guess)
-
-
-def _free_keys(live: Document, place: Place, gvr: GVR) -> Sequence[Place]:
-    """Name what is in a map of free keys: that which is the copier's there was copied, and not filled in by the server."""
-    found = look(live, place)
-    is_free = tuple(step.name for step in place if isinstance(step, Key)) in string_maps_of(gvr)
-    return [(*place, Key(key)) for key in found] if is_free and isinstance(found, dict) else []
+    return Leaving(turn.id, turn.identity, Cause.SOURCE_MISSING, place, dict.fromkeys(leaves))
 
 
 def next_missing(memory: Memory, now: float) -> float | None:
@@ -229,35 +209,24 @@ def next_missing(memory: Memory, now: float) -> float | None:
 # --- keys that left their source ---------------------------------------------------------------------------------
 
 
-def abandoned(turns: Iterable[Turn], memory: Memory, live: Document, gvr: GVR) -> list[Leaving]:
+def abandoned(turns: Iterable[Turn], memory: Memory) -> list[Leaving]:
     """Name what merge rules gave earlier and their values do not name any more.
 
-    What a rule gave before the start is nowhere written down: it is among what is the copier's own.
+    What left before the start stays: that it is the copier's own does not tell which rule gave it, and what a rule has
+    left that is gone is to stay.
     """
     found: list[Leaving] = []
     for turn in turns:
-        if turn.rule is None or turn.rule.operation is not Operation.MERGE or not turn.delivers:
+        given = memory.given.get(turn.identity)
+        if turn.rule is None or turn.rule.operation is not Operation.MERGE or given is None or not turn.delivers:
             continue
         assert turn.found is not None
-        given = memory.given.get(turn.identity)
-        leaves: Mapping[Place, bytes | None]
-        if given is not None:
-            if given.value == fingerprint(turn.found.value.plain):
-                continue
-            place, leaves = given.place, given.leaves
-        elif turn.identity in memory.inherited:
-            place = locate(live, turn.rule.to, string_maps_of(gvr))
-            leaves = dict.fromkeys(_free_keys(live, place, gvr))
-        else:
+        if given.value == fingerprint(turn.found.value.plain):
             continue
-        named = Places(named_places(place, turn.found.value.plain))
-        gives = given_places(Operation.MERGE, place, turn.found.value.plain)
-        if given is None and gives and all(isinstance(look(live, each), Absent) for each in gives):
-            continue  # it has given nothing yet
-        left = {leaf: known for leaf, known in leaves.items() if not named.meet(leaf)}
+        named = Places(named_places(given.place, turn.found.value.plain))
+        left = {leaf: known for leaf, known in given.leaves.items() if not named.meet(leaf)}
         if left:
-            cause = Cause.LEFT_SOURCE
-            found.append(Leaving(turn.id, turn.identity, cause, place, left, named=named, is_guess=given is None))
+            found.append(Leaving(turn.id, turn.identity, Cause.LEFT_SOURCE, given.place, left, named=named))
     return found
 
 
@@ -277,12 +246,11 @@ def judge(
             return is_others or named.meet(place)
 
         verdict = removable(live, leaving.place, leaving.given, record, is_covered=is_covered)
-        leaving.drops, leaving.kept = verdict.drops, {} if leaving.is_guess else verdict.kept
+        leaving.drops, leaving.kept = verdict.drops, verdict.kept
 
 
 def settle(leaving: Leaving, memory: Memory) -> None:
     """Ask for it no more: it has gone, or it stays."""
-    memory.inherited.discard(leaving.identity)
     match leaving.cause:
         case Cause.SOURCE_MISSING:
             memory.let_go.add(leaving.identity)
@@ -291,9 +259,9 @@ def settle(leaving: Leaving, memory: Memory) -> None:
         case Cause.RULE_REMOVED:
             memory.departed.pop(leaving.identity, None)
         case Cause.LEFT_SOURCE:
-            if (given := memory.given.get(leaving.identity)) is not None:
-                rest = {leaf: known for leaf, known in given.leaves.items() if leaf not in leaving.asked}
-                memory.given[leaving.identity] = Given(given.place, given.value, rest)
+            given = memory.given[leaving.identity]
+            rest = {leaf: known for leaf, known in given.leaves.items() if leaf not in leaving.asked}
+            memory.given[leaving.identity] = Given(given.place, given.value, rest)
 
 
 def note_given(
@@ -312,7 +280,6 @@ def note_given(
         if lived is None or not lived.is_tracked:
             memory.given.pop(turn.identity, None)
             continue
-        memory.inherited.discard(turn.identity)
         value = fingerprint(turn.found.value.plain)
         known = memory.given.get(turn.identity)
         if known is not None and known.value == value and known.place == outcome.place and not outcome.changes:

@@ -101,7 +101,6 @@ class Memory:
     """All about one target. Only the worker that holds the target's request touches it, so it needs no lock."""
 
     uid: str
-    is_first: bool = True  # what was given to this object before is not known
     rules: bytes = b""
     waiting_since: float = 0.0
     is_evaluated: bool = False
@@ -116,7 +115,6 @@ class Memory:
     failed_tests: tuple[str, int] = ("", 0)
     lived: dict[Identity, Lived] = field(default_factory=dict)
     given: dict[Identity, Given] = field(default_factory=dict)  # of rules that are tracked
-    inherited: set[Identity] = field(default_factory=set)  # rules that may have given something before the first look
     departed: dict[Identity, Departed] = field(default_factory=dict)
     missing: dict[Identity, float] = field(default_factory=dict)  # since when the source of a rule is not there
     let_go: set[Identity] = field(default_factory=set)  # what was decided about what a missing source takes along
@@ -135,7 +133,6 @@ class Memory:
         self.copied &= identities
         self.warned &= identities
         self.let_go &= identities
-        self.inherited &= identities
 
 
 class Conditions:
@@ -170,17 +167,15 @@ class Memories:
     """The memory of each target that has rules."""
 
     def __init__(self) -> None:
-        self._lock = Lock()  # guards all below
+        self._lock = Lock()  # guards _by_ref
         self._by_ref: dict[ObjectRef, Memory] = {}
-        self._retired: dict[ObjectRef, str] = {}  # objects that are there and had rules, by UID
 
     def of(self, ref: ObjectRef, uid: str) -> Memory:
         """Return the memory of a target; a new one for another object under the same name."""
         with self._lock:
             memory = self._by_ref.get(ref)
             if memory is None or memory.uid != uid:
-                is_first = self._retired.pop(ref, None) != uid
-                memory = self._by_ref[ref] = Memory(uid, is_first=is_first)
+                memory = self._by_ref[ref] = Memory(uid)
             return memory
 
     def knows(self, ref: ObjectRef, uid: str) -> bool:
@@ -189,21 +184,11 @@ class Memories:
             memory = self._by_ref.get(ref)
             return memory is not None and memory.uid == uid
 
-    def retire(self, ref: ObjectRef) -> bool:
-        """Drop all about an object that has no rules any more, but that it had some; tell whether there was anything."""
-        with self._lock:
-            memory = self._by_ref.pop(ref, None)
-            if memory is not None:
-                self._retired[ref] = memory.uid
-            return memory is not None
-
     def forget(self, ref: ObjectRef) -> bool:
-        """Drop all about an object that is gone; tell whether there was anything."""
+        """Drop all about a target; tell whether there was anything."""
         with self._lock:
-            self._retired.pop(ref, None)
             return self._by_ref.pop(ref, None) is not None
 
     def __len__(self) -> int:
-        """Return how many targets have rules."""
         with self._lock:
             return len(self._by_ref)

@@ -121,11 +121,8 @@ class Copier:
     def _reconcile(self, request: Request) -> Result:
         _log.debug("woken", extra=fields(target=str(request.ref)))
         target = self._target(request.ref)
-        if target is None or self._is_going(target):
+        if target is None or self._is_going(target) or not self._concerns(target):
             self._forget(request.ref)
-            return Result()
-        if not self._concerns(target):
-            self._retire(request.ref)
             return Result()
         why_not = self.guard.why_not(target.ref)
         if why_not is not None:
@@ -159,7 +156,7 @@ class Copier:
         except BusyError as busy:
             return Result(requeue_after=busy.retry_after)
         if not rules and not memory.departed:
-            self._retire(target.ref)
+            self._forget(target.ref)
             return Result()
         report_shared(target, self.conditions, [turn.error for turn in turns])
         is_incomplete = snapshot.is_incomplete() or any(
@@ -192,16 +189,10 @@ class Copier:
         return has_rules(target.annotations) or self.memories.knows(target.ref, target.uid)
 
     def _forget(self, ref: ObjectRef) -> None:
-        self._let_go(ref, was_known=self.memories.forget(ref))
-
-    def _retire(self, ref: ObjectRef) -> None:
-        self._let_go(ref, was_known=self.memories.retire(ref))
-
-    def _let_go(self, ref: ObjectRef, *, was_known: bool) -> None:
-        if was_known:
-            _log.debug("forgotten", extra=fields(target=str(ref)))
         self.conditions.swap(ref, frozenset())
         self.meter.forget(ref)
+        if self.memories.forget(ref):
+            _log.debug("forgotten", extra=fields(target=str(ref)))
         self.graph.forget(ref)
         self.rings.forget(ref)
         self.outages.forget(ref)
@@ -279,7 +270,7 @@ class Copier:
         if self.writer.waits_for_right(memory):
             return ()
         orphans = orphaned(turns, memory, live, target.ref.gvr, self.clock.monotonic(), self._is_staying)
-        return [*departed(memory), *orphans, *abandoned(turns, memory, live, target.ref.gvr)]
+        return [*departed(memory), *orphans, *abandoned(turns, memory)]
 
     def _is_staying(self, source: ObjectRef) -> bool | None:
         """Tell whether what a source belongs to, its kind and its namespace, is there to stay; None if nobody knows."""

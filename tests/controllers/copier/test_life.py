@@ -733,96 +733,20 @@ def test_keys_that_leave_take_no_more_work_each_when_they_are_many() -> None:
     assert calls_for(400) < 2.5 * calls_for(200)
 
 
-@pytest.mark.parametrize(("left", "names"), [({"a": "1"}, ["b"]), ({"a": "9"}, ["b"]), ({}, ["a", "b"])])
-def test_a_key_that_left_while_nobody_looked_goes_if_it_is_the_copiers_alone(
-    world: World, left: dict[str, str], names: list[str]
-) -> None:
+def test_after_a_restart_nothing_goes_that_another_rule_may_have_left(world: World) -> None:
     world.source(a="1", b="2")
-    target = world.target({"merge-data": "configmap:s:data"}, data={"local": "mine"})
-    world.look(target)
-    world.source(**left)
-    again = world.restarted()
-
-    again.look(target)
-    again.look(target)
-
-    assert data(again, target) == {"local": "mine", **left}
-    told = f"rule merge-data: removed {', '.join(f'data.{name}' for name in names)}: it is no longer in the source"
-    assert [event for event in again.events if event[1] != "Copied"] == [("Normal", "Removed", told)]
-    assert len(again.patches) == 1
-    assert again.reads == 1
-
-
-def test_after_a_restart_nothing_goes_that_may_be_another_rules(world: World) -> None:
-    world.source(a="1")
-    rules = {"merge-data": "configmap:s:data", "replace-data.waits": "configmap:s:data.a"}
-    target = world.target(rules, data={"local": "mine"})
-    world.look(target)
-    world.touch(target, "test", metadata={"annotations": {f"{PREFIX}replace-data.waits": "configmap:none:data.a"}})
-    again = world.restarted()
-    again.look(target)
-    assert data(again, target) == {"local": "mine", "a": "1", "waits": "1"}
-    again.touch(target, "test", metadata={"annotations": {f"{PREFIX}replace-data.waits": None, f"{PREFIX}rules": "{"}})
-
-    last = again.restarted()
-    last.look(target)
-    last.look(target)
-
-    assert data(last, target) == {"local": "mine", "a": "1", "waits": "1"}, "the list cannot be read"
-    assert last.reads == 0
-    assert "Kept" not in last.reasons()
-
-
-def test_a_merge_rule_takes_nothing_that_an_earlier_rule_has_left(world: World) -> None:
-    target = world.target({"replace-data.x": 'json:"1"'}, data={"a": "1"})
-    world.look(target)
-    world.drop_rules(target)
-    world.look(target)
-    world.touch(target, "test", metadata={"annotations": {f"{PREFIX}merge-data": 'json:{"a": "1"}'}})
-
-    world.look(target)
-    world.look(target)
-
-    assert data(world, target) == {"a": "1", "x": "1"}
-    assert world.reads == 0
-
-
-def test_a_merge_rule_that_had_to_wait_takes_nothing_that_a_rule_has_left_meanwhile(world: World) -> None:
-    target = world.target({"merge-data": "configmap:s:data", "replace-data.x": 'json:"1"'}, data={"a": "1"})
+    target = world.target({"merge-data": "configmap:s:data", "replace-data.x": 'json:"1"'}, data={"local": "mine"})
     world.look(target)
     world.drop_rules(target, "replace-data.x")
     world.look(target)
-    world.source(a="1")
-
-    world.look(target)
-
-    assert data(world, target) == {"a": "1", "x": "1"}
-    assert world.reads == 0
-
-
-def test_what_a_server_has_filled_in_is_not_taken_for_a_key_that_left(world: World) -> None:
-    world.put(WIDGETS, "", "t", metadata={"annotations": {f"{PREFIX}merge-spec": 'json:{"a": "1"}'}})
-    target = ObjectRef(WIDGETS, "", "t")
-    world.answers = [lambda after: after["spec"].update(default="x")]
-    world.look(target)
-
+    world.source(a="1", b="2", c="3")
     again = world.restarted()
+
+    again.look(target)
     again.look(target)
 
-    assert again.objects[target]["spec"] == {"a": "1", "default": "x"}
-    assert not again.patches
-
-
-def test_after_a_restart_what_a_merge_rule_gave_goes_with_its_source(removing: World) -> None:
-    removing.source(a="1")
-    target = removing.target({"merge-data": "configmap:s:data"}, data={"local": "mine"})
-    removing.look(target)
-    again = removing.restarted()
-
-    lose(again, target)
-
-    assert data(again, target) == {"local": "mine"}
-    assert again.reasons() == ["SourceMissing", "Removed"]
+    assert data(again, target) == {"local": "mine", "a": "1", "b": "2", "c": "3", "x": "1"}
+    assert again.reads == 0
 
 
 def test_a_key_that_was_there_before_the_merge_rule_stays(world: World) -> None:
@@ -948,11 +872,6 @@ def test_targets_that_come_and_go_leave_nothing_behind(removing: World) -> None:
     assert len(removing.copier.memories) == 0
     assert len(removing.copier.conditions) == 0
     assert not removing.dependencies
-    assert len(removing.copier.memories._retired) == 25, "those that are there"
-    for target in list(removing.copier.memories._retired):
-        del removing.objects[target]
-        removing.look(target)
-    assert not removing.copier.memories._retired
 
 
 def test_what_is_taken_away_is_counted_by_why(removing: World, monkeypatch: pytest.MonkeyPatch) -> None:
