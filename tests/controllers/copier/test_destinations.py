@@ -82,7 +82,13 @@ def test_string_data_is_denied_for_secrets_only() -> None:
         check_allowed(parse_path("stringData.k"), SECRETS)
 
 
-@pytest.mark.parametrize("group", ["rbac.authorization.k8s.io", "admissionregistration.k8s.io", "apiextensions.k8s.io"])
+@pytest.mark.parametrize(
+    "group",
+    [
+        *("rbac.authorization.k8s.io", "admissionregistration.k8s.io", "apiextensions.k8s.io"),
+        *("apiregistration.k8s.io", "certificates.k8s.io"),
+    ],
+)
 def test_kinds_that_give_power_are_guarded(group: str) -> None:
     assert is_guarded(GVR(group, "v1", "things"))
     assert is_guarded(GVR("", "v1", "serviceaccounts"))
