@@ -47,8 +47,8 @@ def convert(plain: Plain, conversion: Conversion) -> Plain:
 def _without(plain: Plain, excepts: Iterable[Path]) -> Plain:
     """Leave out what is excepted; what is not there is not missed."""
     around: dict[str, Plain] = {"": copy(plain)}
-    # Elements of lists last, so that the numbers of the others stay right for what is in them.
-    for place in sorted((locate(plain, path) for path in excepts), key=_is_element):
+    # Elements of lists last, the inmost first, so that the numbers of the others stay right for what is in them.
+    for place in sorted((locate(plain, path) for path in excepts), key=lambda place: (_is_element(place), -len(place))):
         take(around, (Key(""), *place))
     return around[""]
 

@@ -133,6 +133,14 @@ def test_the_order_is_except_decode_as_encode() -> None:
     assert converted('"eyJhIjoxfQ=="', decode=True, to_type=As.VALUE) == '{"a":1}'
 
 
+def test_an_excepted_element_goes_after_those_inside_of_its_neighbours() -> None:
+    source = parse_constant('[{"n":"x"},{"m":[{"n":"z"}]},{"m":[{"n":"z"}]}]').plain
+
+    found = convert(source, Conversion((parse_path("[n=x]"), parse_path("[1].m[n=z]"))))
+
+    assert encode(found).decode() == '[{"m":[]},{"m":[{"n":"z"}]}]'
+
+
 @pytest.mark.parametrize(
     ("excepts", "result"),
     [
