@@ -169,9 +169,7 @@ class _Fold:
         ]
         for elements, _ in self._gaps.values():
             elements[:] = [element for element in elements if not isinstance(element, _Removed)]
-        decided = Places(place for each in outcomes for place in _decided(each, self._keyed))
-        dropped = [place for place in drops if self._drop(place, decided)]
-        return Folded(self._wanted, outcomes, dropped, self._keyed)
+        return Folded(self._wanted, outcomes, self._drop_all(tuple(drops), outcomes), self._keyed)
 
     def _apply(self, wish: Wish, place: Place, twins: Sequence[str]) -> tuple[Outcome, bool]:
         """Apply one wish; tell whether it has changed anything."""
@@ -296,12 +294,17 @@ class _Fold:
         except RuleError:
             return False  # nobody knows: it is written, and what comes back is told then
 
-    def _drop(self, place: Place, decided: Places) -> bool:
-        """Take `place` away if it is there and no wish is about it; tell whether."""
-        if isinstance(look(self._wanted, place), Absent) or decided.meet(place):
-            return False
-        take(self._wanted, place)
-        return True
+    def _drop_all(self, places: Sequence[Place], outcomes: Iterable[Outcome]) -> Sequence[Place]:
+        """Take away what is there and no wish is about; return what that was."""
+        if not places:
+            return ()
+        decided = Places(place for each in outcomes for place in _decided(each, self._keyed))
+        dropped: list[Place] = []
+        for place in places:
+            if not isinstance(look(self._wanted, place), Absent) and not decided.meet(place):
+                take(self._wanted, place)
+                dropped.append(place)
+        return dropped
 
 
 def _order(wish: Wish) -> tuple[int, int, str, str]:
