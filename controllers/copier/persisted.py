@@ -19,30 +19,29 @@ _MOST_NAMED: Final = 10
 
 
 def judge(
-    sent: Plain | Absent, before: Plain | Absent, after: Plain | Absent, *, names_what_goes: bool = False
+    sent: Plain | Absent, before: Plain | Absent, after: Plain | Absent, *, own: Plain | Absent | None = None
 ) -> Mapping[Leaf, Mark]:
     """Mark each value that is not there as it was sent; `before` is what was there before.
 
-    What was left out of a map and is there again was filled in by the server, as defaults are; unless
-    `names_what_goes`, as a merge does: then it was sent that it is to go, and that is lost.
+    `own` is what of it the rule gives, None if it says of all that it sets or takes away. The rest was the target's
+    own, and not sent to be kept; and what was left out and is there again was filled in by the server, as defaults are.
     """
-    return dict(_judged(sent, before, after, (), names_what_goes))
+    return dict(_judged(sent, before, after, (), own))
 
 
 def _judged(
-    sent: Plain | Absent, before: Plain | Absent, after: Plain | Absent, leaf: Leaf, names_what_goes: bool
+    sent: Plain | Absent, before: Plain | Absent, after: Plain | Absent, leaf: Leaf, own: Plain | Absent | None
 ) -> Iterator[tuple[Leaf, Mark]]:
     if is_same(sent, after):
         return
     below = _parts(sent, after)
     if below is None:
-        is_left_out = isinstance(sent, Absent) and bool(leaf) and not names_what_goes
-        is_lost = not is_left_out and _is_lost(sent, before, after)
+        is_lost = not (leaf and isinstance(own, Absent)) and _is_lost(sent, before, after)
         yield leaf, Mark(_print(sent), _print(after), is_lost=is_lost)
         return
     for step in below:
         parts = _part(sent, step), _part(before, step), _part(after, step)
-        yield from _judged(*parts, (*leaf, step), names_what_goes)
+        yield from _judged(*parts, (*leaf, step), None if own is None else _part(own, step))
 
 
 def _is_lost(sent: Plain | Absent, before: Plain | Absent, after: Plain | Absent) -> bool:

@@ -369,8 +369,8 @@ class Writer:
                 continue
             at = outcome.place
             before, after = look(draft.live, at), look(answer, at)
-            sent, is_merge = look(draft.folded.wanted, at), turn.rule.operation in MERGES
-            new = judge(sent, before, after, names_what_goes=is_merge)
+            own = None if turn.found is None or turn.rule.operation in MERGES else turn.found.value.plain
+            new = judge(look(draft.folded.wanted, at), before, after, own=own)
             others = [leaf for each in draft.outcomes.values() if (leaf := _below(at, each.place, draft.folded.wanted))]
             marks = {leaf: mark for leaf, mark in new.items() if not any(leaf[: len(each)] == each for each in others)}
             marks |= outcome.marks
