@@ -106,3 +106,32 @@ def test_a_missing_right_is_told_once_and_used_when_it_is_given(real_story: Stor
         program = story.start("--target=secret", kubeconfig=kubeconfig)
     story.until(lambda: all(value(story, name) == "MQ==" for name in ("t1", "t2", "t3")), "written", timeout=120)
     program.stop()
+
+
+def test_without_the_right_to_get_values_are_copied_and_what_needs_it_is_told_and_made_up_for(
+    real_story: Story,
+) -> None:
+    story = real_story
+    rights = {**SECRETS, "verbs": [verb for verb in SECRETS["verbs"] if verb != "get"]}
+    kubeconfig = user(story, [rights, EVENTS, NEW_EVENTS])
+    for name in ("s", "late"):
+        make(story, name, {"k": "MQ=="})
+    leaving = "[{to: data.l, from: {resource: secrets, name: s, path: data.k}, onRuleRemoved: remove}]"
+    make(story, "t", {}, {"replace-data.k": "secret:s:data.k", "rules": leaving})
+    program = story.start("--target=secret", kubeconfig=kubeconfig)
+    story.until(lambda: value(story, "t") == "MQ==", "what is listed is copied")
+    make(story, "s", {"k": "Mg=="})
+    story.until(lambda: value(story, "t") == "Mg==", "and followed")
+
+    make(story, "u", {}, {"replace-data.k": "secret:late:data.k"})
+    story.until(lambda: story.reasons("u") == ["SourceUnavailable"], "a body that came too late is not to be had")
+    annotations = {f"{PREFIX}rules": None}
+    story.client.patch(story.ref("Secret", "t"), {"metadata": {"annotations": annotations}}, field_manager="test")
+    story.until(lambda: "Kept" in story.reasons("t"), "nobody knows whose the value is, so it stays")
+    assert story.content(story.ref("Secret", "t"))["data"]["l"] == "Mg=="
+    told = troubles(program)
+    assert all(count == 1 for count in told.values()), told
+
+    user(story, [SECRETS, EVENTS, NEW_EVENTS])
+    story.until(lambda: value(story, "u") == "MQ==", "with the right it is read", timeout=120)
+    program.stop()
