@@ -269,11 +269,15 @@ class CycleGraph:
         """Return a shortest ring through `node`, or the beginning of a long one."""
         assert node.ring is not None
         came_from: dict[_Node, _Node] = {}
+        asked: set[tuple[Identity, Path]] = set()  # rules that read the same have the same feeding them
         level = [node]
         last = node
         for _ in range(MAX_SHOWN):
             below: list[_Node] = []
             for each in level:
+                if (read := (each.source, each.edge.path)) in asked:
+                    continue
+                asked.add(read)
                 feeding = {other for other in self._feeding_locked(each) if other in node.ring.nodes}
                 if node in feeding:
                     return Ring(self._steps_locked(_back(each, came_from, node)), is_whole=True)

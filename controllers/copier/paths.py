@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from controllers.copier.problems import RuleError, malformed
@@ -69,6 +69,13 @@ class Path:
     """A parsed path. `parse_path(str(path)) == path` for every path."""
 
     steps: tuple[Step, ...]
+    _hash: int = field(init=False, repr=False, compare=False)  # known once: paths are keys of what is asked very often
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(self.steps))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __str__(self) -> str:
         return _format(self.steps)

@@ -304,6 +304,29 @@ def test_readers_of_one_source_are_not_looked_at_for_each_other(monkeypatch: pyt
     assert len(looked) <= 2 * 301
 
 
+def test_a_ring_of_many_rules_that_read_the_same_is_shown_with_one_look_at_what_feeds_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = CycleGraph()
+    size, rules = 10, 20
+    for number in range(size):
+        source = ref(f"t{(number + 1) % size}")
+        edges = [edge(f"r{each}", f"data.k{each}", source, "data") for each in range(rules)]
+        graph.replace(ref(f"t{number}"), "ConfigMap", edges)
+    asked = 0
+
+    def counted(*question: Any) -> bool:
+        nonlocal asked
+        asked += 1
+        return changes(*question)
+
+    monkeypatch.setattr("controllers.copier.cycles.changes", counted)
+
+    assert len(graph.refused(ref("t0"))) == rules
+
+    assert asked <= rules * 8 * rules  # for each rule eight steps, at each of them all that is written there
+
+
 @pytest.mark.slow
 def test_fifty_thousand_rules_in_chains_and_in_one_ring() -> None:
     graph = CycleGraph()
