@@ -29,8 +29,11 @@ _NO_JSON_NUMBER: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _WORDS: Final[dict[str, bool | None]] = {"true": True, "false": False, "null": None, "~": None, "": None}
 _UNREADABLE: Final = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
-# A character as JSON escapes it in two halves, after backslashes that escape each other.
-_PAIR: Final = re.compile(r"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})")
+# A character as JSON escapes it in two halves, or one half alone, after backslashes that escape each other.
+_HALVES: Final = re.compile(
+    r"(?<!\\)((?:\\\\)*)((?:\\u[dD][89abAB][0-9a-fA-F]{2})?\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89abAB][0-9a-fA-F]{2})"
+)
+_HALF: Final = "\uffff"  # stands for one half alone: in YAML it can only be escaped, and is no character either
 _LINE: Final = re.compile(r"\r\n|[\n\r\x85\u2028\u2029]")
 
 
@@ -58,20 +61,20 @@ def read_items(text: str, *, at_most: int) -> Sequence[Item]:
 
 def _with_whole_characters(text: str) -> str:
     r"""Escape characters as YAML does (`\U0001F600`), which does not know JSON's two halves, where an escape is one."""
-    if not _PAIR.search(text):
+    if not _HALVES.search(text):
         return text
     # Only a text in double quotes has escapes; which are there is known when it is read with others of the same length.
-    events = _parsed(_PAIR.sub(r"\1\\u0041\\u0041", text))
+    events = _parsed(_HALVES.sub(lambda found: found[1] + r"\u0041" * (len(found[2]) // 6), text))
     quoted = [(each.start_mark.index, each.end_mark.index) for each in events if getattr(each, "style", None) == '"']
 
-    def join(pair: re.Match[str]) -> str:
-        before = bisect_right(quoted, (pair.start(), len(text)))
-        if not before or pair.end() > quoted[before - 1][1]:
-            return pair[0]
-        character: str = json.loads(f'"{pair[2]}"')
-        return f"{pair[1]}\\U{ord(character):08X}"
+    def join(found: re.Match[str]) -> str:
+        before = bisect_right(quoted, (found.start(), len(text)))
+        if not before or found.end() > quoted[before - 1][1]:
+            return found[0]
+        character: str = json.loads(f'"{found[2]}"')
+        return f"{found[1]}\\U{ord(_HALF if _SURROGATE.search(character) else character):08X}"
 
-    return _PAIR.sub(join, text)
+    return _HALVES.sub(join, text)
 
 
 def _place_in(text: str, position: int) -> str:
@@ -229,7 +232,7 @@ class _ListReader:
             if _NO_JSON_NUMBER.fullmatch(text):
                 self._fail(event, "want a number that JSON has")
                 return None
-        if _SURROGATE.search(text):
+        if _HALF in text:
             self._fail(event, "want no half of a character (a lone surrogate)")
             return None
         return text

@@ -283,8 +283,12 @@ def test_a_character_may_be_escaped_in_two_halves_as_json_does(item: str, value:
 
 
 def test_half_a_character_is_no_character() -> None:
-    assert parse(r'- {to: a, value: "\ud83d"}').bad[0].error.text.startswith("line 1, column ")
-    assert parse(r'- {to: a, value: "\ud83d\ud83d\ude00"}').bad
+    for half in (r"\ud83d", r"x\ude00", r"\ud83d\ud83d\ude00", r"\\\ud83d", r"\ude00\ud83d"):
+        found = parse(f'- {{to: a, value: "{half}"}}\n- {GOOD}')
+
+        assert [each.id for each in found.rules] == ["rules[1] data.k"]
+        assert [each.id for each in found.bad] == ["rules[0] a"]
+        assert found.bad[0].error.text == "line 1, column 18: want no half of a character (a lone surrogate)"
 
 
 def test_an_empty_list_has_no_rules() -> None:
