@@ -93,6 +93,7 @@ def read_all(
             check_settles(turn.rule, turn.source, whom)
             if turn.id in rings:
                 raise rings[turn.id]
+            check_settles(turn.rule, snapshot.own_name(turn.source), whom)
             told = policy.told(turn.source, seen_from=whom.ref.cluster) if turn.source is not None else ""
             turn.found = read_source(turn.rule, turn.source, snapshot, told=told)
             if turn.source is not None and snapshot.is_down(turn.source.cluster):

@@ -289,6 +289,16 @@ class Snapshot:
             self._objects[ref] = self._read(ref)
         return self._objects[ref]
 
+    def own_name(self, ref: ObjectRef | None) -> ObjectRef | None:
+        """Return the target's own name if it is the target that is read, as an object of another cluster.
+
+        One server may be several clusters: for several users, or under several addresses. Raises as `object_of`.
+        """
+        if ref is None or ref.cluster == self._target.cluster:
+            return ref
+        source = self.object_of(ref)
+        return self._target.ref if source is not None and source.uid == self._target.uid else ref
+
     def document_of(self, source: Object) -> dict[str, Plain]:
         """Return a source's content, decoded once a turn. Raises `RuleError` (`SourceUnavailable`) if it is not there."""
         if source.ref in self._incomplete:

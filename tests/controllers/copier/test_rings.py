@@ -253,3 +253,20 @@ def test_a_member_that_is_named_by_another_version_of_its_kind_is_known_as_a_tar
     assert not world.patches
     assert world.reasons() == ["Cycle"]
     assert world.events[0][2].endswith("ConfigMap a/t data.k ← Widget w spec.k ← ConfigMap a/t data.k")
+
+
+@pytest.mark.parametrize(("path", "reasons"), [("data", ["SelfReference"]), ("data.m", ["Copied"])])
+def test_a_target_that_is_its_own_source_under_another_clusters_name_is_known_by_its_uid(
+    path: str, reasons: Sequence[str]
+) -> None:
+    world = World(clusters={"here": "", "alias": "alias"})
+    rules = f"[{{to: data.n, from: {{cluster: alias, resource: configmap, name: t, path: {path}}}, as: json}}]"
+    annotations = {f"{PREFIX}rules": rules, f"{PREFIX}allow-copy-to": "here/a/ConfigMap/t"}
+    metadata = {"uid": "one", "annotations": annotations}
+    world.put(CONFIGMAPS, "a", "t", cluster="alias", metadata=metadata, data={"m": "1"})
+    target = world.put(CONFIGMAPS, "a", "t", metadata=metadata, data={"m": "1"})
+
+    world.look(target)
+
+    assert world.reasons() == reasons
+    assert len(world.patches) == reasons.count("Copied")
