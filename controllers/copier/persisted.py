@@ -59,11 +59,17 @@ def accept(
 ) -> tuple[Plain | Absent, Mapping[Leaf, Mark]]:
     """Return what is wanted with all that is marked as the target has it, and the marks that still count."""
     used: dict[Leaf, Mark] = {}
-    return _accepted(marks, wanted, live, (), used), used
+    above = {leaf[:length] for leaf in marks for length in range(len(leaf))}
+    return _accepted(marks, above, wanted, live, (), used), used
 
 
 def _accepted(
-    marks: Mapping[Leaf, Mark], wanted: Plain | Absent, live: Plain | Absent, leaf: Leaf, used: dict[Leaf, Mark]
+    marks: Mapping[Leaf, Mark],
+    above: set[Leaf],
+    wanted: Plain | Absent,
+    live: Plain | Absent,
+    leaf: Leaf,
+    used: dict[Leaf, Mark],
 ) -> Plain | Absent:
     if is_same(wanted, live):
         return wanted
@@ -72,9 +78,11 @@ def _accepted(
         used[leaf] = mark
         return live
     below = _parts(wanted, live)
-    if below is None or not any(each[: len(leaf)] == leaf for each in marks):
+    if below is None or leaf not in above:
         return wanted
-    parts = {step: _accepted(marks, _part(wanted, step), _part(live, step), (*leaf, step), used) for step in below}
+    parts = {
+        step: _accepted(marks, above, _part(wanted, step), _part(live, step), (*leaf, step), used) for step in below
+    }
     if isinstance(wanted, list):
         return [part for part in parts.values() if not isinstance(part, Absent)]
     return {str(step): part for step, part in parts.items() if not isinstance(part, Absent)}

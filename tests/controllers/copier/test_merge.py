@@ -342,7 +342,8 @@ def test_directives_mean_the_same_where_nothing_is_yet(value: Any, written: Any)
 
 
 def test_what_is_to_be_deleted_where_nothing_is_leaves_nothing() -> None:
-    assert pod_of(merged({"x": 1}, {"volumes": [{"name": "v", "$patch": "delete"}]})) == {"x": 1}
+    for patch, to in (({"volumes": [{"name": "v", "$patch": "delete"}]}, ""), ({"a": None}, ".nodeSelector")):
+        assert pod_of(merged({"x": 1}, patch, to=f"spec.template.spec{to}")) == {"x": 1}
 
 
 TCP, UDP = {"containerPort": 53, "protocol": "TCP"}, {"containerPort": 53, "protocol": "UDP"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -102,6 +103,27 @@ def test_a_mark_counts_for_the_value_that_was_sent_and_the_one_that_was_seen() -
     assert accept(marks, "2048Mi", "2Gi")[0] == "2Gi"
     assert accept(marks, "2048Mi", "3Gi")[0] == "2048Mi"
     assert accept(marks, "4096Mi", "2Gi")[0] == "4096Mi"
+
+
+def test_values_that_are_written_in_another_way_take_no_more_work_each_when_they_are_many() -> None:
+    def calls_for(count: int) -> int:
+        sent: Plain = {f"k{number}": {"mem": "2048Mi"} for number in range(count)}
+        seen: Plain = {f"k{number}": {"mem": "2Gi"} for number in range(count)}
+        marks = judge(sent, ABSENT, seen)
+        calls = 0
+
+        def counted(_frame: object, event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+
+        sys.setprofile(counted)
+        try:
+            assert accept(marks, sent, seen) == (seen, marks)
+        finally:
+            sys.setprofile(None)
+        return calls
+
+    assert calls_for(200) < 2.5 * calls_for(100)
 
 
 def test_what_is_lost_is_lost_whatever_is_there() -> None:
