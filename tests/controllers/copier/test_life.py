@@ -10,6 +10,7 @@ import pytest
 from controllers.copier.namespaces import NAMESPACES
 from controllers.copier.rules import PREFIX, Fate
 from informers import (
+    ConflictError,
     ForbiddenError,
     NotSyncedError,
     ObjectRef,
@@ -112,6 +113,18 @@ def test_a_missing_path_is_a_missing_source_and_a_value_that_comes_back_is_copie
 
     assert data(removing, target) == {"k": "1"}
     assert removing.reasons() == ["Copied", "SourcePathMissing", "Removed", "Recovered"]
+
+
+def test_a_value_goes_with_its_source_each_time(removing: World) -> None:
+    target = removing.target({"replace-data.k": "configmap:s:data.k"})
+    for value in "12":
+        removing.source(k=value)
+        removing.look(target)
+        assert data(removing, target) == {"k": value}
+
+        lose(removing, target)
+
+        assert data(removing, target) == {}
 
 
 def test_only_the_value_of_the_source_that_is_missing_goes(removing: World) -> None:
@@ -619,6 +632,36 @@ def test_a_removal_that_a_webhook_undoes_is_told_as_kept_and_not_repeated(removi
         ("Kept", " data.k stays"),
         ("Removed", " removed data.l"),
     ]
+
+
+def test_a_removal_is_judged_by_the_rules_that_the_server_has_now(removing: World) -> None:
+    target = removing.target({"replace-data.k": 'json:"v"'})
+    removing.look(target)
+    removing.drop_rules(target)
+    removing.stale[target] = removing.find(target)
+    removing.touch(target, "test", metadata={"annotations": {f"{PREFIX}replace-data.k": 'json:"v"'}})
+
+    with pytest.raises(ConflictError):
+        removing.look(target)
+    removing.stale.clear()
+    removing.look(target)
+
+    assert data(removing, target) == {"k": "v"}
+    assert len(removing.patches) == 1
+
+
+def test_a_removal_spares_what_was_made_anew_under_the_same_name(removing: World) -> None:
+    target = removing.target({"replace-data.k": 'json:"v"'})
+    removing.look(target)
+    removing.drop_rules(target)
+    removing.stale[target] = removing.find(target)
+    removing.objects[target]["metadata"]["uid"] = "another"
+
+    with pytest.raises(ConflictError):
+        removing.look(target)
+
+    assert data(removing, target) == {"k": "v"}
+    assert len(removing.patches) == 1
 
 
 def test_a_target_that_is_seen_to_be_going_when_a_removal_is_due_is_not_written(removing: World) -> None:

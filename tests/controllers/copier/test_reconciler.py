@@ -1043,6 +1043,17 @@ def test_a_stalled_rule_is_tried_again_when_source_rule_or_target_change(world: 
     assert world.reasons() == ["Invalid", "Copied"]
 
 
+def test_a_stalled_rule_is_tried_again_when_a_label_of_the_target_changes(world: World) -> None:
+    target = world.target({"replace-data.k": 'json:"v"'})
+    world.answers = [refused(422)]
+    world.look(target)
+
+    world.touch(target, metadata={"labels": {"other": "x"}})
+    world.look(target)
+
+    assert world.reasons() == ["Invalid", "Copied"]
+
+
 def test_a_refused_rule_holds_no_good_one_back_and_is_not_sent_again(world: World) -> None:
     be_picky(world, {"bad"})
     world.source(k="1")
@@ -1108,6 +1119,23 @@ def test_a_missing_right_is_named_and_tried_again_slowly(world: World) -> None:
     world.look(target)
     assert world.objects[target]["data"] == {"k": "2"}
     assert world.reasons() == ["Forbidden", "Copied"]
+
+
+def test_a_right_that_is_taken_away_again_is_waited_for_as_at_first(world: World) -> None:
+    world.source(k="1")
+    target = world.target({"replace-data.k": "configmap:s:data.k"})
+    world.answers = [refused(403), refused(403)]
+    assert world.look(target).requeue_after == pytest.approx(60)
+    world.clock.advance(60)
+    assert world.look(target).requeue_after == pytest.approx(120)
+    world.clock.advance(120)
+    world.look(target)
+    assert world.objects[target]["data"] == {"k": "1"}
+
+    world.source(k="2")
+    world.answers = [refused(403)]
+
+    assert world.look(target).requeue_after == pytest.approx(60)
 
 
 def test_while_a_right_is_missing_what_is_in_sync_is_not_said_to_lack_it(world: World) -> None:
