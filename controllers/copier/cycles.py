@@ -144,6 +144,13 @@ class CycleGraph:
         """Take a target out; return what `replace` does."""
         return self.replace(ref, "", ())
 
+    def confirm(self, ref: ObjectRef, version: str) -> None:
+        """Say what a target was like when the graph was told of it, once it was told of all that feeds it too."""
+        with self._lock:
+            known = self._targets.get(identity_of(ref))
+            if known is not None:
+                known.version = version
+
     def version_of(self, ref: ObjectRef) -> str | None:
         """Return what a target was like when the graph was told of it, None if it was not."""
         with self._lock:

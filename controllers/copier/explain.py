@@ -313,7 +313,7 @@ class _Explainer:
 
     def _lines(self, case: Case, turns: list[Turn], rings: Rings) -> TargetLines:
         snapshot = Snapshot(self.find, case.target, may_wait=False)
-        find_rings = partial(rings.find, version=case.target.resource_version, may_wait=False)
+        find_rings = partial(rings.find, turns=turns, version=case.target.resource_version, may_wait=False)
         read_all(turns, case.whom, snapshot, self.policy, find_rings=find_rings)
         look = Look(case.target, case.whom, turns, None)
         if case.problem is None:

@@ -140,7 +140,7 @@ class Copier:
         snapshot = Snapshot(
             lambda ref: self.graph.lister(ref).find(ref), target, may_wait=may_wait, is_down=self.outages.is_down
         )
-        find_rings = partial(self.rings.find, version=target.resource_version, may_wait=may_wait)
+        find_rings = partial(self.rings.find, turns=turns, version=target.resource_version, may_wait=may_wait)
         read_all(turns, whom, snapshot, self.policy, find_rings=find_rings)
         if not memory.is_evaluated and any(turn.is_quiet for turn in turns):
             return Result(requeue_after=_FIRST_SYNC_WAIT)

@@ -7,6 +7,7 @@ the first of a ring could be written. So it does not matter in which order new t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from threading import Lock
@@ -47,15 +48,24 @@ class Rings:
                 source.on_change(self.look_again)
 
     def find(
-        self, whom: Target, allowed: Sequence[Turn], *, version: str, may_wait: bool
+        self, whom: Target, allowed: Sequence[Turn], *, turns: Sequence[Turn], version: str, may_wait: bool
     ) -> Mapping[str, RuleError | PendingError]:
         """Take note of a target's rules, and say which of them must not be written: never, or before more is known.
 
-        `version` is the target's.
+        `turns` are all its rules, `version` is the target's.
         """
         edges = edges_of(allowed)
-        self._note(whom, edges, version if self._is_all_listed() else "", looked_at=whom.ref)
-        unsure = self._look_upstream(whom.ref, edges)
+        is_sure = self._is_all_listed()
+        is_quiet = any(turn.is_quiet for turn in turns)
+        if is_quiet:  # more is known of it as one of the targets that feed others
+            with suppress(NotSyncedError):
+                self._sources_of(whom.ref, whom.ref, [])
+        else:
+            self._note(whom, edges, looked_at=whom.ref)
+        unsure, noted = self._look_upstream(whom.ref, edges)
+        if is_sure:  # and what feeds them all is in the graph by now
+            for ref, known in noted if is_quiet else (*noted, (whom.ref, version)):
+                self._graph.confirm(ref, known)
         found: dict[str, RuleError | PendingError] = {}
         if may_wait:
             found.update((edge.rule, PendingError()) for edge in edges if edge.source in unsure)
@@ -69,18 +79,21 @@ class Rings:
         for each in self._graph.forget(ref):
             self.wake(each)
 
-    def _note(self, whom: Target, edges: Iterable[Edge], version: str, *, looked_at: ObjectRef) -> None:
+    def _note(self, whom: Target, edges: Iterable[Edge], *, looked_at: ObjectRef) -> None:
         """Tell the graph of a target, and wake the others of which that changes the verdict, but for `looked_at`."""
-        for each in self._graph.replace(whom.ref, whom.resource.kind, edges, version=version):
+        for each in self._graph.replace(whom.ref, whom.resource.kind, edges):
             if each != looked_at:
                 self.wake(each)
 
-    def _look_upstream(self, target: ObjectRef, edges: Sequence[Edge]) -> Collection[ObjectRef]:
+    def _look_upstream(
+        self, target: ObjectRef, edges: Sequence[Edge]
+    ) -> tuple[Collection[ObjectRef], Sequence[tuple[ObjectRef, str]]]:
         """Tell the graph of all targets that feed these rules and that it does not know as they are.
 
         Returns of what feeds them all of which it is not known yet whether it is a target, and all that this feeds;
-        `target` waits for that.
+        `target` waits for that. Besides, the targets that the graph was told of, each with its version.
         """
+        noted: list[tuple[ObjectRef, str]] = []
         readers: dict[ObjectRef, list[ObjectRef]] = {}
         unknown: list[ObjectRef] = []
         seen = {edge.source for edge in edges}
@@ -88,7 +101,7 @@ class Rings:
         while pending:
             ref = pending.pop()
             try:
-                sources = self._sources_of(ref, target)
+                sources = self._sources_of(ref, target, noted)
             except NotSyncedError:
                 unknown.append(ref)
                 continue
@@ -101,24 +114,25 @@ class Rings:
             if (ref := unknown.pop()) not in unsure:
                 unsure.add(ref)
                 unknown.extend(readers.get(ref, ()))
-        return unsure
+        return unsure, noted
 
-    def _sources_of(self, ref: ObjectRef, target: ObjectRef) -> set[ObjectRef]:
+    def _sources_of(self, ref: ObjectRef, target: ObjectRef, noted: list[tuple[ObjectRef, str]]) -> set[ObjectRef]:
         """Return what feeds a target; the graph knows it as it is then.
 
         Raises `NotSyncedError` when that is not known yet; `target` waits for it.
         """
-        is_sure = self._is_all_listed()
         found = self._target_or_wait(ref, target)
         if found is None or not self._is_target(found):
             return set()
         if self._graph.version_of(ref) == found.resource_version:
-            return set()  # what feeds it was looked at, or is about to be, for its own sake
+            return set()  # what feeds it was looked at
         whom = whom_of(found, self._mapper, self._policy)
         snapshot = Snapshot(self._target, found, may_wait=True)
         turns = plan(parse_rules(found.annotations), whom, self._mapper, self._policy, may_wait=True)
         upstream = edges_of(ask_all(turns, whom, snapshot, self._policy))
-        self._note(whom, upstream, found.resource_version if is_sure else "", looked_at=target)
+        self._note(whom, upstream, looked_at=target)
+        if not any(turn.is_quiet for turn in turns):
+            noted.append((ref, found.resource_version))
         if self._version_now(ref) != found.resource_version:
             self.wake(found.ref)  # whoever looked at it meanwhile knew better
         if any(turn.is_quiet and turn.source is None for turn in turns):
@@ -146,7 +160,7 @@ class Rings:
         """Have `waiting` woken as soon as more is known, and say what of."""
         with self._lock:
             self._waiting.add(waiting)
-        return NotSyncedError("its first list is not complete", cluster=ref.cluster, gvr=ref.gvr)
+        return _not_listed(ref)
 
     def look_again(self) -> None:
         """Wake all who wait."""
@@ -165,6 +179,8 @@ class Rings:
             followed = _as_followed(ref, lister)
             if lister.follows(followed):
                 return lister.find(followed)
+        if any(_may_follow_yet(lister, ref) for lister in self._targets):
+            raise _not_listed(ref)
         return None
 
     def _version_now(self, ref: ObjectRef) -> str:
@@ -201,3 +217,16 @@ def _as_followed(ref: ObjectRef, lister: Lister) -> ObjectRef:
     if gvr is None or (gvr.group, gvr.resource) != (ref.gvr.group, ref.gvr.resource):
         return ref
     return replace(ref, gvr=gvr)
+
+
+def _may_follow_yet(lister: Lister, ref: ObjectRef) -> bool:
+    """Tell whether targets of this kind may come to be followed in a moment: what the kind's name means is not said yet."""
+    source = lister.sources().get(ref.cluster)
+    if source is None or was_looked_at(lister, ref.cluster):
+        return False
+    gvr = source.gvr()
+    return gvr is None or (gvr.group, gvr.resource) == (ref.gvr.group, ref.gvr.resource)
+
+
+def _not_listed(ref: ObjectRef) -> NotSyncedError:
+    return NotSyncedError("its first list is not complete", cluster=ref.cluster, gvr=ref.gvr)

@@ -29,13 +29,16 @@ class Followed:
         self.gvr = lambda: gvr
 
 
-def late(world: World, *kinds: GVR) -> tuple[Copier, set[GVR], Rings]:
+def late(world: World, *kinds: GVR, is_resolved: bool = True) -> tuple[Copier, set[GVR], Rings]:
     """Return a copier that has not listed targets of these kinds yet, and the kinds that it has listed."""
     listed: set[GVR] = set()
 
     class Targets(World):
         def sources(self) -> Mapping[str, Any]:
-            return {"": Followed(next(iter(kinds), None))}
+            return {"": Followed(next(iter(kinds)) if is_resolved or self.has_synced() else None)}
+
+        def follows(self, ref: ObjectRef) -> bool:
+            return is_resolved or ref.gvr not in kinds or self.has_synced()
 
         def has_synced(self, _cluster: str | None = None) -> bool:
             return listed.issuperset(kinds)
@@ -200,8 +203,9 @@ def test_what_may_feed_a_target_is_waited_for_and_its_first_list_wakes(world: Wo
 
 @pytest.mark.parametrize("order", [("one", "two"), ("two", "one"), ("two", "one", "two", "one")])
 @pytest.mark.parametrize("namespace", ["a", "b"])
+@pytest.mark.parametrize("is_resolved", [True, False])
 def test_a_ring_through_a_kind_whose_first_list_is_not_there_yet_is_waited_for_from_however_far(
-    world: World, order: Sequence[str], namespace: str
+    world: World, order: Sequence[str], namespace: str, *, is_resolved: bool
 ) -> None:
     allow = {f"{PREFIX}allow-copy-to": "a,b"}
     rule = {f"{PREFIX}replace-data.k": "configmap:a/one:data.k", **allow}
@@ -210,7 +214,7 @@ def test_a_ring_through_a_kind_whose_first_list_is_not_there_yet_is_waited_for_f
     for name, source in (("one", "configmap:a/two"), ("two", f"secret:{namespace}/s")):
         annotations = {f"{PREFIX}replace-data.k": f"{source}:data.k", **allow}
         members[name] = world.put(CONFIGMAPS, "a", name, metadata={"annotations": annotations}, data={"k": name})
-    copier, listed, rings = late(world, SECRETS)
+    copier, listed, rings = late(world, SECRETS, is_resolved=is_resolved)
 
     for name in order:
         assert copier.reconcile(Request(members[name])).requeue_after == pytest.approx(10)
@@ -270,3 +274,31 @@ def test_a_target_that_is_its_own_source_under_another_clusters_name_is_known_by
 
     assert world.reasons() == reasons
     assert len(world.patches) == reasons.count("Copied")
+
+
+def test_a_look_that_waits_for_a_source_takes_no_rule_out_of_a_ring(world: World) -> None:
+    allow = {f"{PREFIX}allow-copy-to": "a,b"}
+    secret = {f"{PREFIX}replace-data.k": "configmap:a/one:data.k", **allow}
+    member = world.put(SECRETS, "b", "s", metadata={"annotations": secret}, data={"k": "c2VjcmV0"})
+    configmap_rule = {f"{PREFIX}replace-data.k": "secret:b/s:data.k", **allow}
+    one = world.put(CONFIGMAPS, "a", "one", metadata={"annotations": configmap_rule}, data={"k": "1"})
+
+    class Targets(World):
+        def find(self, ref: ObjectRef) -> Object | None:
+            held, world.unsynced = world.unsynced, {}
+            try:
+                return world.find(ref)
+            finally:
+                world.unsynced = held
+
+    rings = Rings([cast("Lister", Targets())], world.mapper_of, Policy(), Guard(world.mapper_of))
+    copier = replace(world.copier, rings=rings)
+
+    world.unsynced = {CONFIGMAPS: None}  # as a source
+    copier.reconcile(Request(member))
+    assert not world.events
+    world.unsynced = {}
+    copier.reconcile(Request(one))
+
+    assert not world.patches
+    assert world.reasons() == ["Cycle"]
