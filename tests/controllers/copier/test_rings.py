@@ -302,3 +302,7 @@ def test_a_look_that_waits_for_a_source_takes_no_rule_out_of_a_ring(world: World
 
     assert not world.patches
     assert world.reasons() == ["Cycle"]
+
+    world.unsynced = {CONFIGMAPS: None}
+    copier.reconcile(Request(member))
+    assert not world.woken
