@@ -292,6 +292,7 @@ def test_a_look_that_waits_for_a_source_takes_no_rule_out_of_a_ring(world: World
                 world.unsynced = held
 
     rings = Rings([cast("Lister", Targets())], world.mapper_of, Policy(), Guard(world.mapper_of))
+    rings.wake = world.woken.append
     copier = replace(world.copier, rings=rings)
 
     world.unsynced = {CONFIGMAPS: None}  # as a source
@@ -303,6 +304,7 @@ def test_a_look_that_waits_for_a_source_takes_no_rule_out_of_a_ring(world: World
     assert not world.patches
     assert world.reasons() == ["Cycle"]
 
+    world.woken.clear()
     world.unsynced = {CONFIGMAPS: None}
     copier.reconcile(Request(member))
     assert not world.woken
