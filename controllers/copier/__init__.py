@@ -1,4 +1,19 @@
-"""Keep fields of objects equal to fields of other objects, or to constants, as annotations on them say."""
+"""Keep fields of objects equal to fields of other objects, or to constants, as annotations on them say.
+
+One look at a target (`reconciler`) goes through these modules, in this order:
+
+- what its annotations say: `rules`, `longform`, `paths`, `queries`, `values`
+- which object each rule reads, and whether it may: `evaluation`, `kinds`, `sources`, `outages`, `destinations`, `guards`,
+  `consent`, `cycles` and `rings`
+- what it finds there, and what is made of it: `sources`, `queries`, `conversions`
+- what has lost its reason to be there: `leaving`, `ownership`, `namespaces`
+- the target as it should be, and one patch: `compute`, `merge`, `schemas`, `quantities`, `contest`
+- sending it, and what the answer means: `writing`, `answers`, `persisted`, `memory`
+- telling: `problems`, `reports`, `metering`
+
+`explain` and `dryrun` ask the same questions in the same order and write nothing; `report` and `describing` print what
+they find, `manifests` and `offline` stand in for a cluster.
+"""
 
 from __future__ import annotations
 
