@@ -36,14 +36,15 @@ spec:
     metadata: {labels: {app: x}}
     spec: {containers: [{name: c, image: "i:1", env: [{name: A, value: "1"}], ports: [{containerPort: 80}]}]}
 """
-WIDGETS: Final = """
+# A kind that no other test defines: the servers are shared.
+GAUGES: Final = """
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
-metadata: {name: widgets.kubectl.example.com}
+metadata: {name: gauges.kubectl.example.com}
 spec:
   group: kubectl.example.com
   scope: Namespaced
-  names: {plural: widgets, singular: widget, kind: Widget, shortNames: [wdg]}
+  names: {plural: gauges, singular: gauge, kind: Gauge, shortNames: [gg]}
   versions:
   - name: v1
     served: true
@@ -55,9 +56,9 @@ spec:
         type: object
         properties: {spec: {type: object, properties: {size: {type: integer, minimum: 1}}}}
 """
-WIDGET: Final = """
+GAUGE: Final = """
 apiVersion: kubectl.example.com/v1
-kind: Widget
+kind: Gauge
 metadata: {name: w}
 spec: {size: 3}
 """
@@ -104,7 +105,7 @@ SCRIPT: Final = (
     Line("get cm one -o jsonpath={.data}"),
     Line("get cm one -o custom-columns=NAME:.metadata.name,K:.data.k"),
     Line("get cm none"),
-    Line("get widgets"),
+    Line("get nothing-like-it"),
     Line("get cm -l app=x --no-headers"),
     Line("get cm -l app=y"),
     Line("get cm --field-selector metadata.name=one --show-labels"),
@@ -144,21 +145,21 @@ SCRIPT: Final = (
     Line("delete secret hidden none"),
     Line("delete deploy -l app=x"),
     Line("delete -f -", CONFIGMAP),
-    Line("apply -f -", WIDGETS),
-    Line("wait --for=condition=established crd/widgets.kubectl.example.com --timeout=50s"),
-    Line("apply -f -", WIDGET),
-    Line("apply -f -", WIDGET.replace("3", "4")),
-    Line("apply -f -", WIDGET.replace("3", "0")),
-    Line("apply -f -", WIDGET.replace("size", "sise")),
-    Line("get wdg"),
-    Line('patch widget w --type=merge -p {"status":{"x":1}} --subresource=status'),
-    Line('patch widget w -p {"spec":{"size":5}}'),
-    Line("explain widget.spec.size"),
+    Line("apply -f -", GAUGES),
+    Line("wait --for=condition=established crd/gauges.kubectl.example.com --timeout=50s"),
+    Line("apply -f -", GAUGE),
+    Line("apply -f -", GAUGE.replace("3", "4")),
+    Line("apply -f -", GAUGE.replace("3", "0")),
+    Line("apply -f -", GAUGE.replace("size", "sise")),
+    Line("get gg"),
+    Line('patch gauge w --type=merge -p {"status":{"x":1}} --subresource=status'),
+    Line('patch gauge w -p {"spec":{"size":5}}'),
+    Line("explain gauge.spec.size"),
     Line("api-resources --api-group=kubectl.example.com"),
     Line("api-resources --api-group=rbac.authorization.k8s.io"),
     Line("api-resources --api-group=batch -o name"),
-    Line("delete crd widgets.kubectl.example.com"),
-    Line("get wdg"),
+    Line("delete crd gauges.kubectl.example.com"),
+    Line("get gg"),
     Line("get --raw /api/v1/namespaces/{ns}/configmaps/none"),
 )
 

@@ -105,6 +105,8 @@ def test_what_is_merged_is_in_sync_with_what_the_server_makes_of_it(story: Story
     story.configmap("sidecar", data=sidecar("log:2"))
     story.until(lambda: containers()[1]["image"] == "log:2", "the change is merged")
     assert containers()[0] == app
+    program.stop()
+    story.remove(story.ref("CustomResourceDefinition", f"widgets.{story.namespace}.example.com"))
 
 
 @pytest.mark.slow
@@ -120,3 +122,5 @@ def test_what_a_schema_did_not_know_is_tried_under_the_next_one(story: Story) ->
 
     story.until(lambda: "Recovered" in story.reasons("w"), "that is told")
     assert program.process.poll() is None
+    program.stop()
+    story.remove(story.ref("CustomResourceDefinition", f"widgets.{story.namespace}.example.com"))
