@@ -77,7 +77,7 @@ class FakeStream:
             with self._changed:
                 self._is_read_empty = not self._lines
                 self._changed.notify_all()
-                assert self._changed.wait_for(lambda: self._lines, 30)
+                assert self._changed.wait_for(lambda: self._lines, 120)
                 self._is_read_empty = False
                 line = self._lines.popleft()
             if line is None:

@@ -426,7 +426,7 @@ def test_errors_are_followed_by_waits(api: APIServer, faults: Faults) -> None:
     at = [request.started for request in api.requests(verb="watch")]
     assert all(later - earlier >= wait for earlier, later, wait in zip(at, at[1:], [0.8, 1.6, 3.2], strict=False))
     assert len(api.requests(verb="list")) <= len(at)
-    assert factory.join(10) == []
+    assert factory.join(60) == []
     transport.close()
 
 
@@ -454,7 +454,7 @@ def test_stop_ends_a_list_in_progress_at_once_and_no_watch_is_opened(api: APISer
 
     local.factory.stop()
 
-    assert local.factory.join(10) == []
+    assert local.factory.join(60) == []
     assert api.requests(verb="watch") == []
     local.close()
 
@@ -466,7 +466,7 @@ def test_stop_ends_a_frozen_watch_at_once(api: APIServer, faults: Faults) -> Non
 
     local.factory.stop()
 
-    assert local.factory.join(10) == []
+    assert local.factory.join(60) == []
     local.close()
 
 
